@@ -1,0 +1,12 @@
+//! The asking trait: policies never guess what an error means, they ask it.
+
+use mamparo_core::outcome::Failure;
+
+/// An error that can say what kind of failure it is.
+///
+/// Retry and breaker ask this and nothing else. Implement it once for the error type of a
+/// transport; for an error that knows nothing better, [`Failure::UNKNOWN`] is the honest answer.
+pub trait Classify {
+    /// What kind of failure is this?
+    fn classify(&self) -> Failure;
+}

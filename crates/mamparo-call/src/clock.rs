@@ -1,0 +1,102 @@
+//! The only place that reads a clock or asks the system for entropy.
+//!
+//! Time comes from tokio, so a test that pauses tokio's clock moves every policy, lease and TTL with
+//! it, wall time included: virtual time that covers one half of a program lies about the other.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use mamparo_core::rng::SeededRng;
+use mamparo_core::time::{Moment, WallTime};
+
+/// Moments start a day in, so that a paused runtime that began a little before the first reading
+/// still gets distinct moments.
+const HEAD_START: Duration = Duration::from_secs(86_400);
+
+fn origin() -> std::time::Instant {
+    static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
+    #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
+    *ORIGIN.get_or_init(std::time::Instant::now)
+}
+
+/// The present moment on tokio's clock.
+#[must_use]
+pub fn now() -> Moment {
+    moment_of(read())
+}
+
+/// The present calendar time, moved by tokio's clock when that is paused.
+#[must_use]
+pub fn wall() -> WallTime {
+    #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
+    let (system, real) = (std::time::SystemTime::now(), std::time::Instant::now());
+    let since_epoch = system.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let millis = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
+    let read = read().into_std();
+    // With a running clock both readings agree to the microsecond; a paused one lags or leads.
+    let (ahead, behind) =
+        (read.saturating_duration_since(real), real.saturating_duration_since(read));
+    WallTime::from_unix_millis(millis).plus(ahead).minus(behind)
+}
+
+/// The tokio instant at which `moment` is reached, for timers.
+#[must_use]
+pub fn instant_of(moment: Moment) -> tokio::time::Instant {
+    let after = Duration::from_nanos(moment.nanos());
+    let origin = tokio::time::Instant::from_std(origin());
+    match after.checked_sub(HEAD_START) {
+        // Thirty years is what tokio itself takes for "never".
+        Some(after) => origin.checked_add(after).unwrap_or(origin + 30 * 365 * HEAD_START),
+        None => origin.checked_sub(HEAD_START.saturating_sub(after)).unwrap_or(origin),
+    }
+}
+
+/// Completes at `moment`, or at once when that has passed.
+pub async fn sleep_until(moment: Moment) {
+    tokio::time::sleep_until(instant_of(moment)).await;
+}
+
+/// A generator seeded by the operating system, for jitter.
+#[must_use]
+pub fn entropy() -> SeededRng {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    SeededRng::new(high ^ low)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
+fn read() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
+fn moment_of(instant: tokio::time::Instant) -> Moment {
+    let (instant, origin) = (instant.into_std(), origin());
+    let start = Moment::ORIGIN.plus(HEAD_START);
+    if instant >= origin {
+        start.plus(instant.duration_since(origin))
+    } else {
+        start.minus(origin.duration_since(instant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_clock_moves_moments_and_wall_time_alike() {
+        let (moment, wall_before) = (now(), wall());
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert_eq!(now().since(moment), Duration::from_secs(3_600));
+        let passed = wall().since(wall_before).as_millis().abs_diff(3_600_000);
+        assert!(passed < 50, "off by {passed} ms");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn instants_and_moments_are_inverse() {
+        let later = now().plus(Duration::from_millis(250));
+        sleep_until(later).await;
+        assert!(now() >= later);
+        assert!(now().since(later) <= Duration::from_millis(2));
+        assert_eq!(moment_of(instant_of(later)), later);
+    }
+}

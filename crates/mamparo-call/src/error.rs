@@ -1,0 +1,97 @@
+//! The one error of a call: which guard refused, why, and when to return.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mamparo_core::call::pipeline::{GiveUp, Refusal};
+use mamparo_core::outcome::{Failure, Kind};
+
+use crate::Classify;
+
+/// Why a call of a dependency gave no value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError<E> {
+    /// A guard refused before the (next) attempt.
+    #[error("call {dependency}: refused ({})", reason.slug())]
+    Refused {
+        /// The dependency's name.
+        dependency: Arc<str>,
+        /// Which guard refused.
+        reason: Refusal,
+        /// When to come back, as far as the guard knows.
+        retry_after: Option<Duration>,
+        /// Attempts that had been made before; 0 when nothing was sent at all.
+        attempts: u32,
+    },
+    /// The last attempt did not answer in time; nobody knows whether it ran.
+    #[error("call {dependency}: no answer within {after:?} (attempt {attempts})")]
+    TimedOut {
+        /// The dependency's name.
+        dependency: Arc<str>,
+        /// How long the last attempt waited.
+        after: Duration,
+        /// Attempts made, the first included.
+        attempts: u32,
+        /// Why no further attempt followed.
+        gave_up: GiveUp,
+    },
+    /// The last attempt failed with an answer or a transport error.
+    #[error("call {dependency}: attempt {attempts} failed ({gave_up:?})")]
+    Failed {
+        /// The dependency's name.
+        dependency: Arc<str>,
+        /// What the last attempt said.
+        source: E,
+        /// What kind of failure it said it was.
+        failure: Failure,
+        /// Attempts made, the first included.
+        attempts: u32,
+        /// Why no further attempt followed.
+        gave_up: GiveUp,
+    },
+}
+
+impl<E> CallError<E> {
+    /// Did anything leave the process? Decides whether "it did not run" is proven.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        match self {
+            Self::Refused { attempts, .. }
+            | Self::TimedOut { attempts, .. }
+            | Self::Failed { attempts, .. } => *attempts,
+        }
+    }
+
+    /// When to come back, where a guard or the dependency said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Failed { failure, .. } => failure.retry_after,
+            Self::TimedOut { .. } => None,
+        }
+    }
+
+    /// Will the same call never work, however often it is made?
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Failed { failure, .. } if failure.kind == Kind::Permanent)
+    }
+}
+
+/// A finished call says of itself that it must not be retried by an outer layer: retries happen in
+/// one layer only, and a refusal of our own guards is no verdict on anybody's health.
+impl<E> Classify for CallError<E> {
+    fn classify(&self) -> Failure {
+        match self {
+            Self::Refused { retry_after, .. } => Failure::NEUTRAL.with_retry_after(*retry_after),
+            Self::TimedOut { .. } => {
+                Failure { repeat: mamparo_core::outcome::Repeat::Never, ..Failure::UNKNOWN }
+            }
+            Self::Failed { failure, .. } => {
+                Failure { repeat: mamparo_core::outcome::Repeat::Never, ..*failure }
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! A call of a dependency: the policies, and the pipeline that holds their order.
+
+pub mod pipeline;

@@ -1,0 +1,31 @@
+//! Every queue, loop, buffer and wait has a limit, and it stands here with its reason.
+
+use std::time::Duration;
+
+/// Longest wait that a dependency's `Retry-After` can impose. A server that asks for more is
+/// treated as asking for this; the caller's deadline ends most waits far earlier.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// Most attempts that a policy may ask for. More than this is a loop, not a policy.
+pub const ATTEMPTS_MAX: u32 = 100;
+
+/// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
+pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
+
+/// Most calls that a count window remembers (one bit a call: 8 KiB).
+pub const WINDOW_CALLS_MAX: u32 = 65_536;
+
+/// Most buckets (one a client, say) that a keyed rate limit keeps. Full ones are forgotten first.
+pub const RATE_LIMIT_KEYS_MAX: usize = 10_000;
+
+/// Most bytes of an HTTP body that is read into memory, in either direction.
+pub const BODY_BYTES_MAX: usize = 1_048_576;
+
+/// Most bytes of an idempotency key, bare or quoted.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// How long a whole shutdown may take before the process ends anyway.
+pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
+
+/// Most rows that one cycle of a relay, watchdog or reconciliation takes at a time.
+pub const BATCH_MAX: u32 = 100;

@@ -1,0 +1,1 @@
+//! Messages: where they go next.

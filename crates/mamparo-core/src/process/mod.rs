@@ -1,0 +1,1 @@
+//! The life of a process: start, ready, drain, stop.

@@ -1,0 +1,1 @@
+//! Sagas: what happens next, and by when.
