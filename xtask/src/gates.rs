@@ -1,0 +1,106 @@
+//! The two gates: what a newcomer runs, and what must be green before a merge.
+#![expect(clippy::print_stdout, reason = "the gates report to the terminal")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::servers;
+use crate::steps::{Step, Tally, output, timed};
+
+/// Features of the facade that are checked one at a time, each without the others.
+pub const FEATURES: &[&str] = &["http", "messaging", "service", "store"];
+
+/// Runs every test of the workspace: units, integration, docs, tidy. `more` goes to `cargo test`;
+/// with `-p` in it the rest of the workspace is left out.
+///
+/// # Errors
+/// When a server or cargo could not be started.
+pub fn test(root: &Path, more: &[String]) -> Result<bool, String> {
+    let servers = servers::bring_up()?;
+    let narrowed = more.iter().any(|word| word.starts_with("-p") || word.starts_with("--package"));
+    let scope = if narrowed { "" } else { "--workspace" };
+    let mut step =
+        Step::cargo("test", &format!("test --no-fail-fast {scope}")).with_arguments(more);
+    for server in &servers {
+        step = step.with_env(server.variable, server.address.clone());
+    }
+    let mut tally = Tally::default();
+    let (passed, took) = timed(|| step.run_lines(root, |line| tally.add(line)));
+    let Tally { suites, passed: good, failed, ignored } = tally;
+    println!(
+        "tests: {good} passed, {failed} failed, {ignored} ignored, {suites} suites in {}",
+        seconds(took)
+    );
+    passed
+}
+
+/// Runs all steps, cheapest first, and stops at the first that fails.
+///
+/// # Errors
+/// When a program could not be started.
+pub fn ci(root: &Path) -> Result<bool, String> {
+    let deny = has_cargo_deny(root);
+    let mut took_all = Duration::ZERO;
+    for step in steps(deny) {
+        println!("==> {}: {} {}", step.name, step.program, step.arguments.join(" "));
+        let run = || if step.name == "test" { test(root, &[]) } else { step.run(root) };
+        let (result, took) = timed(run);
+        took_all += took;
+        if !result? {
+            println!("==> {} failed after {}", step.name, seconds(took));
+            return Ok(false);
+        }
+        println!("==> {} passed in {}", step.name, seconds(took));
+    }
+    if !deny {
+        println!("note: cargo-deny is not installed, so advisories were not looked up");
+        println!("      (licences and sources are checked by tidy against deny.toml)");
+    }
+    println!("==> all steps passed in {}", seconds(took_all));
+    Ok(true)
+}
+
+/// The steps of [`ci`] in their order. Tidy runs inside `test`.
+#[must_use]
+pub fn steps(deny: bool) -> Vec<Step> {
+    let mut steps = vec![
+        Step::cargo("fmt", "fmt --all -- --check"),
+        Step::cargo("clippy", "clippy --workspace --all-targets --locked -- -D warnings"),
+        // Only libraries: the command line and the facade are both called `mamparo`.
+        Step::cargo("docs", "doc --workspace --lib --no-deps --locked")
+            .with_env("RUSTDOCFLAGS", "-D warnings"),
+        Step::cargo("test", "xtask test"),
+    ];
+    let bare = "check --quiet --package mamparo --locked --no-default-features";
+    steps.push(Step::cargo("features none", bare));
+    steps.extend(
+        FEATURES.iter().map(|name| Step::cargo("feature", &format!("{bare} --features {name}"))),
+    );
+    if deny {
+        steps.push(Step::cargo("deny", "deny --all-features check"));
+    }
+    steps
+}
+
+/// Building cargo-deny takes minutes on two cores, so it is used where it is installed and its
+/// most important checks are repeated by tidy.
+fn has_cargo_deny(root: &Path) -> bool {
+    output(root, "cargo", &["deny", "--version"]).is_ok()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ci_runs_cheap_steps_first_and_names_each() {
+        let names: Vec<_> = steps(true).iter().map(|step| step.name).collect();
+        assert_eq!(names[..4], ["fmt", "clippy", "docs", "test"]);
+        assert_eq!(names.last(), Some(&"deny"));
+        assert!(!steps(false).iter().any(|step| step.name == "deny"));
+    }
+}
