@@ -1,0 +1,304 @@
+//! The model: plain data, one struct a section of the file.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::{Located, Settings};
+
+/// One `mamparo.toml`: everything a service calls, consumes and runs, with its limits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyFile {
+    /// The file's name, as it was given.
+    pub file: String,
+    /// `[service]`
+    pub service: ServiceSection,
+    /// `[dependencies.<name>]`, in the order of the file.
+    pub dependencies: Vec<DependencySection>,
+    /// `[[routes]]`
+    pub routes: Vec<RouteSection>,
+    /// `[queues."<name>"]`
+    pub queues: Vec<QueueSection>,
+    /// `[sagas.<name>]`
+    pub sagas: Vec<SagaSection>,
+    /// `[jobs.<name>]`
+    pub jobs: Vec<JobSection>,
+    /// `[settings]`, the application's own.
+    pub settings: Settings,
+}
+
+impl PolicyFile {
+    /// The dependency called `name`.
+    #[must_use]
+    pub fn dependency(&self, name: &str) -> Option<&DependencySection> {
+        self.dependencies.iter().find(|section| *section.name == name)
+    }
+
+    /// The route `METHOD /path`, as the file writes it.
+    #[must_use]
+    pub fn route(&self, path: &str) -> Option<&RouteSection> {
+        self.routes.iter().find(|route| {
+            path.split_once(' ').is_some_and(|(method, path)| {
+                route.method.value == method && route.path.value == path
+            })
+        })
+    }
+
+    /// The queue called `name`.
+    #[must_use]
+    pub fn queue(&self, name: &str) -> Option<&QueueSection> {
+        self.queues.iter().find(|section| *section.name == name)
+    }
+
+    /// The saga called `name`.
+    #[must_use]
+    pub fn saga(&self, name: &str) -> Option<&SagaSection> {
+        self.sagas.iter().find(|section| *section.name == name)
+    }
+
+    /// The job called `name`.
+    #[must_use]
+    pub fn job(&self, name: &str) -> Option<&JobSection> {
+        self.jobs.iter().find(|section| *section.name == name)
+    }
+}
+
+/// Who the service is, and where it listens and keeps its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceSection {
+    /// The name in logs, metrics and headers.
+    pub name: Located<String>,
+    /// The team that is called at night.
+    pub owner: Located<String>,
+    /// What a caller may wait for an answer; required when there are routes.
+    pub request_budget: Option<Located<Duration>>,
+    /// The address of the HTTP server. Default `127.0.0.1:0`: this machine, any free port.
+    pub listen: Located<SocketAddr>,
+    /// `sqlite:path` or `postgres://…`; `None` for a service without state.
+    pub store: Option<Located<String>>,
+    /// `sqlite:path` or `amqp://…`; `None` for a service without messages.
+    pub broker: Option<Located<String>>,
+}
+
+/// Something that the service calls, and the policies in front of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DependencySection {
+    /// Its name in routes, logs and metrics.
+    pub name: Located<String>,
+    /// Its base address, `http://…` or `https://…`.
+    pub url: Located<String>,
+    /// The longest that one attempt may take.
+    pub attempt_timeout: Located<Duration>,
+    /// `None`: one attempt.
+    pub retry: Option<RetrySection>,
+    /// `None`: no circuit breaker.
+    pub breaker: Option<BreakerSection>,
+    /// `None`: any number of calls in flight.
+    pub bulkhead: Option<BulkheadSection>,
+    /// `None`: no limit of our own.
+    pub rate_limit: Option<RateLimitSection>,
+    /// What answers when the call fails. Default: none.
+    pub fallback: Located<Fallback>,
+}
+
+impl DependencySection {
+    /// How many attempts a call may make, the first one included.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.retry.as_ref().map_or(1, |retry| *retry.attempts)
+    }
+
+    /// The longest that the waits between all attempts can take together.
+    #[must_use]
+    pub fn worst_waits(&self) -> Duration {
+        self.retry
+            .as_ref()
+            .map_or(Duration::ZERO, |retry| retry.backoff().worst_total(*retry.attempts))
+    }
+
+    /// The longest that a call can take: every attempt times out, and every wait is the longest.
+    #[must_use]
+    pub fn worst_case(&self) -> Duration {
+        self.attempt_timeout.saturating_mul(self.attempts()).saturating_add(self.worst_waits())
+    }
+}
+
+/// `retry = { attempts, base, factor, cap }`: exponential backoff with full jitter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetrySection {
+    /// Attempts, the first one included, 1 to 100. Default 3.
+    pub attempts: Located<u32>,
+    /// Ceiling of the first wait. Default 100 ms.
+    pub base: Located<Duration>,
+    /// Growth of the ceiling from wait to wait, 1 to 100. Default 2.
+    pub factor: Located<f64>,
+    /// The ceiling never grows past this. Default 2 s.
+    pub cap: Located<Duration>,
+}
+
+/// `breaker = { failures | failure_rate, min_calls, window, open_for, probes }`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BreakerSection {
+    /// What opens the circuit.
+    pub rule: BreakerRule,
+    /// The time that is looked back over. Default 10 s.
+    pub window: Located<Duration>,
+    /// How long an open circuit refuses before it probes. Default 30 s.
+    pub open_for: Located<Duration>,
+    /// How many calls a half-open circuit admits, and must succeed to close it. Default 1.
+    pub probes: Located<u32>,
+}
+
+/// What opens a circuit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BreakerRule {
+    /// So many failures in the window. Default 5.
+    Failures(Located<u32>),
+    /// So large a share of the window's calls.
+    Rate {
+        /// The share, above 0 and at most 1.
+        failure_rate: Located<f64>,
+        /// Fewer calls than this give no verdict. Default 20.
+        min_calls: Located<u32>,
+    },
+}
+
+/// `bulkhead = { limit, queue }`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BulkheadSection {
+    /// Most calls in flight. Default 20.
+    pub limit: Located<u32>,
+    /// Most callers that wait for a place. Default 0: refused at once.
+    pub queue: Located<u32>,
+}
+
+/// `rate_limit = { requests, per }`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateLimitSection {
+    /// So many requests, at least 1.
+    pub requests: Located<u32>,
+    /// In this time.
+    pub per: Located<Duration>,
+}
+
+/// What answers when a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fallback {
+    /// Nothing: the caller is told.
+    #[default]
+    None,
+    /// The last good answer, with its age.
+    Stale,
+    /// The rest of the answer, marked as partial.
+    Partial,
+}
+
+impl Fallback {
+    /// The word in the file.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stale => "stale",
+            Self::Partial => "partial",
+        }
+    }
+}
+
+/// `[[routes]]`: what the service answers, and whom it asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteSection {
+    /// The HTTP method.
+    pub method: Located<String>,
+    /// The path, with `{placeholders}`.
+    pub path: Located<String>,
+    /// The calls: groups run one after the other, the calls of one group in parallel.
+    pub calls: Vec<Vec<CallRef>>,
+    /// Whether callers must or may send an idempotency key; `None`: the route doesn't look at it.
+    pub idempotency_key: Option<Located<IdempotencyKey>>,
+    /// The limit of each client on this route.
+    pub rate_limit: Option<RateLimitSection>,
+}
+
+/// `"catalog GET /v1/products"`: a call that a route makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallRef {
+    /// The dependency's name.
+    pub dependency: Located<String>,
+    /// The HTTP method.
+    pub method: String,
+    /// The path, with `{placeholders}`.
+    pub path: String,
+}
+
+/// What a route does about the `Idempotency-Key` header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdempotencyKey {
+    /// Without a key, the answer is 400.
+    Required,
+    /// A key is honoured when it is sent.
+    Optional,
+}
+
+/// `[queues."<name>"]`: a consumer's queue with its retry room and its dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSection {
+    /// The main queue's name; `.retry` and `.dlq` follow from it.
+    pub name: Located<String>,
+    /// Who answers for its dead letters.
+    pub owner: Located<String>,
+    /// Messages in hand at a time. Default 10.
+    pub prefetch: Located<u32>,
+    /// Deliveries before a message is dead, the first included. Default 5.
+    pub attempts: Located<u32>,
+    /// The wait before the next delivery. Default 30 s.
+    pub retry_delay: Located<Duration>,
+    /// The longest that a handler may take. Default 30 s.
+    pub handler_timeout: Located<Duration>,
+    /// What the on-call opens when a letter is dead.
+    pub runbook: Located<String>,
+    /// The event types that are routed here, patterns with `*` and `#` included.
+    pub events: Vec<Located<String>>,
+}
+
+/// `[sagas.<name>]`: the deadlines of a saga's states, and the watchdog over them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SagaSection {
+    /// The saga's name.
+    pub name: Located<String>,
+    /// How often the watchdog looks. Default 60 s.
+    pub watch_every: Located<Duration>,
+    /// Most sagas that one look takes. Default 100.
+    pub batch: Located<u32>,
+    /// When a reservation falls back by itself; deadlines must end before it.
+    pub reservation_expiry: Option<Located<Duration>>,
+    /// How long a saga may stay in each state.
+    pub deadlines: Vec<StateDeadline>,
+}
+
+impl SagaSection {
+    /// The deadline of `state`.
+    #[must_use]
+    pub fn deadline(&self, state: &str) -> Option<Duration> {
+        self.deadlines.iter().find(|deadline| deadline.state == state).map(|d| d.after.value)
+    }
+}
+
+/// How long a saga may stay in a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDeadline {
+    /// The state's name, for example `STOCK_RESERVED`.
+    pub state: String,
+    /// The time after which the watchdog acts.
+    pub after: Located<Duration>,
+}
+
+/// `[jobs.<name>]`: work that runs on a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSection {
+    /// The job's name.
+    pub name: Located<String>,
+    /// How often it runs.
+    pub every: Located<Duration>,
+    /// It looks only at what is older than this, where the job has such a notion.
+    pub older_than: Option<Located<Duration>>,
+}

@@ -1,0 +1,51 @@
+//! `[service]`
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::{LONGEST, SHORTEST};
+use crate::reader::Section;
+use crate::{Located, ServiceSection};
+
+pub(super) fn read(mut section: Section<'_, '_>) -> Option<ServiceSection> {
+    let name = section.require::<String>("name");
+    let owner = section.require::<String>("owner");
+    let request_budget = section.within("request_budget", SHORTEST..=LONGEST);
+    let listen = listen(&mut section);
+    let store = address(&mut section, "store", &["sqlite:", "postgres://"]);
+    let broker = address(&mut section, "broker", &["sqlite:", "amqp://", "amqps://"]);
+    for (key, value) in [("name", &name), ("owner", &owner)] {
+        if value.as_ref().is_some_and(|value| value.trim().is_empty()) {
+            section.complain(key, "is empty", None);
+        }
+    }
+    section.finish();
+    Some(ServiceSection { name: name?, owner: owner?, request_budget, listen, store, broker })
+}
+
+fn listen(section: &mut Section<'_, '_>) -> Located<SocketAddr> {
+    let anywhere = Located::nowhere(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let Some(text) = section.get::<String>("listen") else { return anywhere };
+    match text.parse() {
+        Ok(address) => Located::at(text.line, address),
+        Err(_) => {
+            let hint = "write an address and a port, for example \"127.0.0.1:8080\"".to_owned();
+            section.complain("listen", "is not a socket address", Some(hint));
+            anywhere
+        }
+    }
+}
+
+fn address(
+    section: &mut Section<'_, '_>,
+    key: &'static str,
+    schemes: &[&str],
+) -> Option<Located<String>> {
+    let text = section.get::<String>(key)?;
+    let fits = |scheme: &&str| text.starts_with(*scheme) && text.len() > scheme.len();
+    if schemes.iter().any(fits) {
+        return Some(text);
+    }
+    let hint = format!("it begins with {}", schemes.join(" or "));
+    section.complain(key, &format!("{:?} is no address of a {key}", text.value), Some(hint));
+    None
+}
