@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default)]
 pub struct Step {
     /// What the step is called in the output.
-    pub name: &'static str,
+    pub name: String,
     /// The program.
     pub program: &'static str,
     /// Its arguments.
@@ -22,7 +22,8 @@ pub struct Step {
 impl Step {
     /// The step `name`, which runs `cargo` with the words of `arguments`.
     #[must_use]
-    pub fn cargo(name: &'static str, arguments: &str) -> Self {
+    pub fn cargo(name: impl Into<String>, arguments: &str) -> Self {
+        let name = name.into();
         let arguments = arguments.split_whitespace().map(String::from).collect();
         Self { name, program: "cargo", arguments, env: Vec::new() }
     }
