@@ -1,4 +1,9 @@
 //! Messages: where they go next, and which of two requests or deliveries may act.
 
+pub mod delivery;
+pub mod headers;
 pub mod idempotency;
+pub mod intake;
+pub mod order;
 pub mod relay;
+pub mod topology;

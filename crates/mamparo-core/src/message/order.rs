@@ -1,0 +1,130 @@
+//! Order per key: messages of one key are handled one at a time and in order, others beside them.
+//!
+//! A key whose first message waits for another attempt is *held*: later messages of it are given
+//! back until the first one has returned, so that a `cancelled` never overtakes its `created`.
+//! This is known per process. Several processes on one queue keep the order of a key only while
+//! none of its messages waits; give each key to one process where that matters.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// How long after its due time a held key waits for the message that it is held for. Afterwards
+/// somebody else has taken that message, and followers go on.
+pub const HOLD_GRACE: Duration = Duration::from_secs(5);
+
+/// How soon a follower looks again when the message before it should be back already.
+pub const FOLLOWER_DELAY: Duration = Duration::from_millis(250);
+
+/// What to do with a message that has just been taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Handle it now.
+    Start,
+    /// Keep it in hand behind the earlier one of its key.
+    Follow,
+    /// Give it back for this long: an earlier one of its key waits elsewhere.
+    GiveBack(Duration),
+}
+
+/// Where a handled message went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It will not come back: acknowledged or dead-lettered.
+    Left,
+    /// It comes back after this long.
+    Returns(Duration),
+}
+
+/// What follows when a message has left the hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Start this one.
+    Start(i64),
+    /// Give this one back for so long.
+    GiveBack(i64, Duration),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    id: String,
+    due: Moment,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Lane {
+    busy: bool,
+    waiting: VecDeque<i64>,
+    held: Option<Held>,
+}
+
+/// The machine. Messages are known by their delivery tag; an empty key asks for no order.
+#[derive(Debug, Clone, Default)]
+pub struct KeyOrder {
+    lanes: HashMap<String, Lane>,
+}
+
+impl KeyOrder {
+    /// May message `id`, delivered as `tag`, start?
+    pub fn ask(&mut self, now: Moment, key: &str, id: &str, tag: i64) -> Arrival {
+        if key.is_empty() {
+            return Arrival::Start;
+        }
+        let lane = self.lanes.entry(key.to_owned()).or_default();
+        if let Some(held) = &lane.held {
+            let expired = now >= held.due.plus(HOLD_GRACE);
+            if held.id != id && !expired {
+                return Arrival::GiveBack(now.until(held.due).max(FOLLOWER_DELAY));
+            }
+            lane.held = None;
+        }
+        if lane.busy {
+            lane.waiting.push_back(tag);
+            return Arrival::Follow;
+        }
+        lane.busy = true;
+        Arrival::Start
+    }
+
+    /// Message `id` of `key`, which had been started, has met its fate.
+    pub fn tell(&mut self, now: Moment, key: &str, id: &str, fate: Fate) -> Vec<Next> {
+        let Some(lane) = self.lanes.get_mut(key) else { return Vec::new() };
+        lane.busy = false;
+        match fate {
+            Fate::Left => {
+                if let Some(tag) = lane.waiting.pop_front() {
+                    lane.busy = true;
+                    return vec![Next::Start(tag)];
+                }
+                self.lanes.remove(key);
+                self.forget_expired(now);
+                Vec::new()
+            }
+            Fate::Returns(after) => {
+                lane.held = Some(Held { id: id.to_owned(), due: now.plus(after) });
+                let delay = after.max(FOLLOWER_DELAY);
+                lane.waiting.drain(..).map(|tag| Next::GiveBack(tag, delay)).collect()
+            }
+        }
+    }
+
+    /// Takes everything that waits behind another message, for giving it back.
+    pub fn clear_waiting(&mut self) -> Vec<i64> {
+        self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..)).collect()
+    }
+
+    /// Keys that are in hand or held.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Holds whose message never came back here would stay for ever otherwise.
+    fn forget_expired(&mut self, now: Moment) {
+        self.lanes.retain(|_, lane| {
+            let held = lane.held.as_ref().is_some_and(|held| now < held.due.plus(HOLD_GRACE));
+            lane.busy || held
+        });
+    }
+}

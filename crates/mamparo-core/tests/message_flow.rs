@@ -1,0 +1,94 @@
+//! How many messages a consumer takes, and in which order it handles those of one key.
+
+use std::time::Duration;
+
+use mamparo_core::message::intake::{Decision, Event, FLOW, Intake, PAUSE_MAX, Phase};
+use mamparo_core::message::order::{Arrival, Fate, HOLD_GRACE, KeyOrder, Next};
+use mamparo_core::time::Moment;
+
+#[test]
+fn every_row_of_the_intake_is_driven() {
+    let now = Moment::from_millis(1_000);
+    let pause = Duration::from_secs(1);
+    let mut hits = Vec::new();
+    for row in FLOW.rows {
+        let mut intake = Intake::new(10);
+        match row.from {
+            Phase::Flowing => {}
+            Phase::Paused => {
+                intake.tell(now, Event::Unavailable, pause);
+            }
+            Phase::Probing => {
+                intake.tell(now, Event::Unavailable, pause);
+                intake.ask(now.plus(pause), 0);
+            }
+        }
+        assert_eq!(intake.phase(), row.from);
+        let change = intake.tell(now, row.on, pause);
+        assert_eq!(intake.phase(), row.to, "{row:?}");
+        assert_eq!(change, (row.from != row.to).then_some(row.to));
+        hits.push((row.from, row.on));
+    }
+    assert_eq!(FLOW.untested(&hits), Vec::<String>::new());
+}
+
+#[test]
+fn lesson_k12_a_pause_ends_in_one_probe_at_a_time() {
+    let now = Moment::from_millis(1_000);
+    let mut intake = Intake::new(10);
+    assert_eq!(intake.ask(now, 4), Decision::Take(6));
+    assert_eq!(intake.ask(now, 99), Decision::Take(0));
+    let until = now.plus(Duration::from_secs(5));
+    intake.tell(now, Event::Unavailable, Duration::from_secs(5));
+    intake.tell(now, Event::Unavailable, Duration::from_secs(2));
+    assert_eq!(intake.ask(now, 0), Decision::Wait(until), "the later end counts");
+    assert_eq!(intake.ask(until, 2), Decision::Take(0), "earlier ones are still in hand");
+    assert_eq!(intake.ask(until, 0), Decision::Take(1));
+    assert_eq!(intake.ask(until, 1), Decision::Take(0));
+    intake.tell(until, Event::Handled, Duration::ZERO);
+    assert_eq!(intake.ask(until, 0), Decision::Take(10));
+    let mut endless = Intake::new(1);
+    endless.tell(now, Event::Unavailable, Duration::MAX);
+    assert_eq!(endless.ask(now, 0), Decision::Wait(now.plus(PAUSE_MAX)));
+}
+
+#[test]
+fn lesson_k14_k15_a_key_waits_for_its_first_message_and_others_pass() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    assert_eq!(order.ask(now, "o-1", "created", 1), Arrival::Start);
+    assert_eq!(order.ask(now, "o-1", "paid", 2), Arrival::Follow);
+    assert_eq!(order.ask(now, "o-2", "other", 3), Arrival::Start);
+    assert_eq!(order.ask(now, "", "keyless", 4), Arrival::Start);
+    // `created` goes to the waiting room: what follows goes back, in hand or newly come.
+    let delay = Duration::from_secs(30);
+    let next = order.tell(now, "o-1", "created", Fate::Returns(delay));
+    assert_eq!(next, [Next::GiveBack(2, delay)]);
+    assert_eq!(order.ask(now, "o-1", "cancelled", 5), Arrival::GiveBack(delay));
+    let back = now.plus(delay);
+    assert_eq!(order.ask(back, "o-1", "created", 6), Arrival::Start);
+    assert_eq!(order.ask(back, "o-1", "paid", 7), Arrival::Follow);
+    assert_eq!(order.tell(back, "o-1", "created", Fate::Left), [Next::Start(7)]);
+    assert_eq!(order.tell(back, "o-1", "paid", Fate::Left), []);
+    assert_eq!(order.tell(back, "o-2", "other", Fate::Left), []);
+    assert_eq!(order.keys(), 0);
+}
+
+#[test]
+fn a_hold_ends_when_its_message_never_comes_back_here() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::from_secs(30)));
+    let due = now.plus(Duration::from_secs(30));
+    assert!(matches!(order.ask(due, "o-1", "paid", 2), Arrival::GiveBack(_)));
+    let over = due.plus(HOLD_GRACE);
+    assert_eq!(order.ask(over, "o-1", "paid", 2), Arrival::Start);
+    order.ask(over, "o-2", "x", 3);
+    order.tell(over, "o-2", "x", Fate::Returns(Duration::ZERO));
+    order.tell(over.plus(HOLD_GRACE), "o-1", "paid", Fate::Left);
+    assert_eq!(order.keys(), 0, "forgotten holds do not pile up");
+    order.ask(over, "k", "1", 1);
+    order.ask(over, "k", "2", 2);
+    assert_eq!(order.clear_waiting(), [2]);
+}
