@@ -1,12 +1,18 @@
-//! One dependency: its plan, its shared policies, and the loop that drives a call.
+//! One dependency: its plan, its shared policies, and how to call it.
 
+use std::fmt;
 use std::future::Future;
-use std::time::Duration;
+use std::sync::Arc;
 
+use mamparo_core::call::breaker::Phase;
+use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 
-use crate::{CallError, Classify};
+use crate::builder::{BuildError, DependencyBuilder};
+use crate::gate::Gate;
+use crate::snapshot::Snapshot;
+use crate::{CallError, Classify, clock, driver};
 
 /// What one attempt may use. Handed to the closure that makes the attempt.
 #[derive(Debug, Clone, Copy)]
@@ -20,51 +26,112 @@ pub struct Attempt {
     pub deadline: Option<Moment>,
 }
 
+impl Attempt {
+    pub(crate) const fn new(number: u32, started: Moment, deadline: Option<Moment>) -> Self {
+        Self { number, started, deadline }
+    }
+}
+
 /// Something that this process calls, with the policies that stand in front of it.
 ///
 /// Cheap to clone; clones share breaker, bulkhead and limits.
-#[derive(Debug, Clone)]
-pub struct Dependency {}
+///
+/// ```
+/// # #[derive(Debug)] struct Down;
+/// # impl std::fmt::Display for Down {
+/// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("down") }
+/// # }
+/// # impl std::error::Error for Down {}
+/// # impl mamparo_call::Classify for Down {
+/// #     fn classify(&self) -> mamparo_call::Failure { mamparo_call::Failure::TRANSIENT }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use mamparo_call::{Dependency, Repeatable};
+///
+/// let catalog = Dependency::builder("catalog")
+///     .attempt_timeout(Duration::from_millis(700))
+///     .retry(2, mamparo_core::backoff::Backoff::default())
+///     .build()?;
+/// let answer = catalog
+///     .call(Repeatable::Idempotent, |attempt| async move { Ok::<_, Down>(attempt.number) })
+///     .await?;
+/// assert_eq!(answer, 1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Dependency {
+    gate: Arc<Gate>,
+}
 
-/// Builds a [`Dependency`]; every mistake is reported at once by [`DependencyBuilder::build`].
-#[derive(Debug)]
-pub struct DependencyBuilder {}
+impl fmt::Debug for Dependency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dependency").field("plan", self.plan()).finish_non_exhaustive()
+    }
+}
 
 impl Dependency {
     /// Starts building the dependency called `name`.
     #[must_use]
-    pub fn builder(_name: impl Into<String>) -> DependencyBuilder {
-        todo!()
+    pub fn builder(name: impl Into<String>) -> DependencyBuilder {
+        DependencyBuilder::from_plan(Plan::new(name))
+    }
+
+    /// The dependency that `plan` describes.
+    ///
+    /// # Errors
+    /// [`BuildError`] lists every mistake of the plan.
+    pub fn from_plan(plan: Plan) -> Result<Self, BuildError> {
+        DependencyBuilder::from_plan(plan).build()
+    }
+
+    pub(crate) fn from_gate(gate: Gate) -> Self {
+        Self { gate: Arc::new(gate) }
     }
 
     /// The dependency's name, as in logs and metrics.
     #[must_use]
     pub fn name(&self) -> &str {
-        todo!()
+        &self.gate.plan.dependency
+    }
+
+    /// The policies' values.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.gate.plan
+    }
+
+    /// The breaker's state now; `None` without a breaker.
+    #[must_use]
+    pub fn breaker_state(&self) -> Option<Phase> {
+        self.gate.breaker_state(clock::now())
+    }
+
+    /// What goes on now, and what was counted since the start.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.gate.snapshot(clock::now())
     }
 
     /// Calls the dependency: `operation` makes one attempt each time it is called.
+    ///
+    /// The call ends at the deadline of the current [`crate::Context`] at the latest, and each
+    /// attempt runs in a context whose deadline is the attempt's own. Dropping the future at any
+    /// point, and a panic in `operation`, give back everything that was taken; a panic counts as a
+    /// failure of the attempt, a drop has no verdict.
     ///
     /// # Errors
     /// [`CallError`] says which guard refused or how the last attempt failed.
     pub async fn call<T, E, F, Fut>(
         &self,
-        _repeatable: Repeatable,
-        _operation: F,
+        repeatable: Repeatable,
+        operation: F,
     ) -> Result<T, CallError<E>>
     where
         E: Classify,
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        todo!()
-    }
-}
-
-impl DependencyBuilder {
-    /// Longest that one attempt may take.
-    #[must_use]
-    pub fn attempt_timeout(self, _timeout: Duration) -> Self {
-        todo!()
+        driver::call(&self.gate, repeatable, operation).await
     }
 }

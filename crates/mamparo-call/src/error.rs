@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mamparo_core::call::pipeline::{GiveUp, Refusal};
+use mamparo_core::call::pipeline::{GiveUp, Misfit, Refusal};
 use mamparo_core::outcome::{Failure, Kind};
 
 use crate::Classify;
@@ -35,6 +35,8 @@ pub enum CallError<E> {
         attempts: u32,
         /// Why no further attempt followed.
         gave_up: GiveUp,
+        /// What is left of the open time, when the circuit is open by now.
+        retry_after: Option<Duration>,
     },
     /// The last attempt failed with an answer or a transport error.
     #[error("call {dependency}: attempt {attempts} failed ({gave_up:?})")]
@@ -43,12 +45,24 @@ pub enum CallError<E> {
         dependency: Arc<str>,
         /// What the last attempt said.
         source: E,
-        /// What kind of failure it said it was.
+        /// What kind of failure it said it was. When the circuit is open by now, its `retry_after`
+        /// is at least what is left of the open time.
         failure: Failure,
         /// Attempts made, the first included.
         attempts: u32,
         /// Why no further attempt followed.
         gave_up: GiveUp,
+    },
+    /// The machine was told something that does not fit its state: a bug of this crate, reported
+    /// instead of hidden.
+    #[error("call {dependency}: {source}")]
+    Misfit {
+        /// The dependency's name.
+        dependency: Arc<str>,
+        /// State and event.
+        source: Misfit,
+        /// Attempts made before.
+        attempts: u32,
     },
 }
 
@@ -59,7 +73,8 @@ impl<E> CallError<E> {
         match self {
             Self::Refused { attempts, .. }
             | Self::TimedOut { attempts, .. }
-            | Self::Failed { attempts, .. } => *attempts,
+            | Self::Failed { attempts, .. }
+            | Self::Misfit { attempts, .. } => *attempts,
         }
     }
 
@@ -67,9 +82,9 @@ impl<E> CallError<E> {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Refused { retry_after, .. } | Self::TimedOut { retry_after, .. } => *retry_after,
             Self::Failed { failure, .. } => failure.retry_after,
-            Self::TimedOut { .. } => None,
+            Self::Misfit { .. } => None,
         }
     }
 
@@ -86,9 +101,11 @@ impl<E> Classify for CallError<E> {
     fn classify(&self) -> Failure {
         match self {
             Self::Refused { retry_after, .. } => Failure::NEUTRAL.with_retry_after(*retry_after),
-            Self::TimedOut { .. } => {
-                Failure { repeat: mamparo_core::outcome::Repeat::Never, ..Failure::UNKNOWN }
-            }
+            Self::TimedOut { .. } | Self::Misfit { .. } => Failure {
+                retry_after: self.retry_after(),
+                repeat: mamparo_core::outcome::Repeat::Never,
+                ..Failure::UNKNOWN
+            },
             Self::Failed { failure, .. } => {
                 Failure { repeat: mamparo_core::outcome::Repeat::Never, ..*failure }
             }

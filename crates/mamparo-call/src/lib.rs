@@ -2,15 +2,32 @@
 //!
 //! A [`Dependency`] is made once per thing you call. [`Dependency::call`] takes what makes one
 //! attempt, and either hands back its value or says which guard refused, why, and when to return.
+//!
+//! - [`dependency`], [`builder`]: what you hold, and how it is made.
+//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies.
+//! - [`context`]: the deadline and the ids that travel with a request.
+//! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
+//! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
+//! - `observe`: the only file that speaks to logs and metrics of calls.
+//! - [`clock`]: the only file that reads a clock.
 
+pub mod builder;
 pub mod classify;
 pub mod clock;
 pub mod context;
 pub mod dependency;
+mod driver;
 pub mod error;
+mod gate;
+mod observe;
+pub mod snapshot;
+pub mod transaction;
 
+pub use builder::{BuildError, DependencyBuilder};
 pub use classify::Classify;
 pub use context::Context;
-pub use dependency::{Attempt, Dependency, DependencyBuilder};
+pub use dependency::{Attempt, Dependency};
 pub use error::CallError;
 pub use mamparo_core::outcome::{Failure, Repeatable};
+pub use snapshot::Snapshot;
+pub use transaction::retry_in_process;

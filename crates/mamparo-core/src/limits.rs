@@ -6,11 +6,25 @@ use std::time::Duration;
 /// treated as asking for this; the caller's deadline ends most waits far earlier.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
+/// Least time that must be left for an attempt to be worth starting. With this or less, the caller
+/// hangs up as the dependency begins to work.
+pub const ATTEMPT_MIN_USABLE: Duration = Duration::from_millis(10);
+
+/// What a caller is told to wait when a half-open circuit has no probe place left: the verdict is
+/// about to fall.
+pub const HALF_OPEN_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Most trial calls of a half-open circuit. More than this is traffic, not a trial.
+pub const PROBES_MAX: u32 = 1_000;
+
 /// Most attempts that a policy may ask for. More than this is a loop, not a policy.
 pub const ATTEMPTS_MAX: u32 = 100;
 
 /// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
 pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
+
+/// Longest wait in a bulkhead's queue for a call that has no deadline of its own.
+pub const BULKHEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Most calls that a count window remembers (one bit a call: 8 KiB).
 pub const WINDOW_CALLS_MAX: u32 = 65_536;

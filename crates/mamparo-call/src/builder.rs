@@ -1,0 +1,124 @@
+//! Making a [`Dependency`]: all mistakes come back at once.
+
+use std::fmt;
+use std::time::Duration;
+
+use mamparo_core::backoff::Backoff;
+use mamparo_core::call::breaker::{BreakerConfig, Change};
+use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::plan::{Mistake, Plan};
+use mamparo_core::call::rate_limit::RateLimitConfig;
+use mamparo_core::call::retry::Retry;
+
+use crate::Dependency;
+use crate::gate::Gate;
+
+/// Called on each change of a breaker, outside of any lock.
+pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
+
+/// Builds a [`Dependency`]; every mistake is reported at once by [`DependencyBuilder::build`].
+///
+/// Without further settings there is one attempt, no timeout but the caller's deadline, no breaker,
+/// no bulkhead and no rate limit.
+pub struct DependencyBuilder {
+    plan: Plan,
+    on_change: Option<OnChange>,
+}
+
+impl fmt::Debug for DependencyBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DependencyBuilder").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// The values of a dependency that can't be meant.
+#[derive(Debug, thiserror::Error)]
+#[error("build dependency {dependency}: {}", list(mistakes))]
+pub struct BuildError {
+    /// The dependency's name.
+    pub dependency: String,
+    /// All mistakes, in the order of the plan.
+    pub mistakes: Vec<Mistake>,
+}
+
+fn list(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(Mistake::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl DependencyBuilder {
+    /// Starts from a whole plan, such as a policy file gives.
+    #[must_use]
+    pub const fn from_plan(plan: Plan) -> Self {
+        Self { plan, on_change: None }
+    }
+
+    /// Name of the calling service, the label `service` of the metrics. Default empty.
+    #[must_use]
+    pub fn service(mut self, name: impl Into<String>) -> Self {
+        self.plan.service = name.into();
+        self
+    }
+
+    /// Longest that one attempt may take; more than 10 ms. Default: the caller's deadline alone.
+    #[must_use]
+    pub const fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.plan.attempt_timeout = Some(timeout);
+        self
+    }
+
+    /// Longest that the whole call may take, queue and waits included. Default: the caller's
+    /// deadline alone.
+    #[must_use]
+    pub const fn budget(mut self, budget: Duration) -> Self {
+        self.plan.budget = Some(budget);
+        self
+    }
+
+    /// Attempts, the first included (1 to 100), and the waits between them. Default one attempt.
+    #[must_use]
+    pub const fn retry(mut self, attempts: u32, backoff: Backoff) -> Self {
+        self.plan.retry = Retry { attempts, backoff };
+        self
+    }
+
+    /// A circuit breaker. Default none.
+    #[must_use]
+    pub const fn breaker(mut self, config: BreakerConfig) -> Self {
+        self.plan.breaker = Some(config);
+        self
+    }
+
+    /// At most `limit` calls in flight and `queue` callers that wait. Default no limit.
+    #[must_use]
+    pub const fn bulkhead(mut self, limit: u32, queue: u32) -> Self {
+        self.plan.bulkhead = Some(BulkheadConfig { limit, queue });
+        self
+    }
+
+    /// At most so many calls a period. Default no limit.
+    #[must_use]
+    pub const fn rate_limit(mut self, config: RateLimitConfig) -> Self {
+        self.plan.rate_limit = Some(config);
+        self
+    }
+
+    /// Is called on each change of the breaker, on the task that caused it and outside of any lock.
+    #[must_use]
+    pub fn on_change(mut self, hook: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+        self.on_change = Some(Box::new(hook));
+        self
+    }
+
+    /// The dependency.
+    ///
+    /// # Errors
+    /// [`BuildError`] lists every mistake, attempts and waits that don't fit the budget included.
+    pub fn build(self) -> Result<Dependency, BuildError> {
+        let mistakes = self.plan.validate();
+        if mistakes.is_empty() {
+            Ok(Dependency::from_gate(Gate::new(self.plan, self.on_change)))
+        } else {
+            Err(BuildError { dependency: self.plan.dependency, mistakes })
+        }
+    }
+}

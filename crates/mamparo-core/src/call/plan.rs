@@ -1,0 +1,222 @@
+//! What stands in front of a dependency, as plain data.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::call::arithmetic;
+use crate::call::breaker::{BreakerConfig, Over, Trip};
+use crate::call::bulkhead::BulkheadConfig;
+use crate::call::rate_limit::RateLimitConfig;
+use crate::call::retry::Retry;
+use crate::limits;
+
+/// The policies of one dependency. `Display` prints every value, defaults included.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The dependency's name, as in logs and metrics.
+    pub dependency: String,
+    /// The calling service's name, as in metrics. Default empty.
+    pub service: String,
+    /// Longest that one attempt may take. Default none: the caller's deadline alone limits it.
+    pub attempt_timeout: Option<Duration>,
+    /// Longest that the whole call may take, queue and waits included. Default none.
+    pub budget: Option<Duration>,
+    /// Attempts and waits. Default one attempt.
+    pub retry: Retry,
+    /// Default none.
+    pub breaker: Option<BreakerConfig>,
+    /// Default none.
+    pub bulkhead: Option<BulkheadConfig>,
+    /// Default none.
+    pub rate_limit: Option<RateLimitConfig>,
+}
+
+/// A value that can't be meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Which value, as in the policy file: `retry.attempts`.
+    pub key: &'static str,
+    /// What is wrong with it, with the numbers.
+    pub text: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.text)
+    }
+}
+
+impl Plan {
+    /// A plan without any policy.
+    #[must_use]
+    pub fn new(dependency: impl Into<String>) -> Self {
+        Self {
+            dependency: dependency.into(),
+            service: String::new(),
+            attempt_timeout: None,
+            budget: None,
+            retry: Retry::NONE,
+            breaker: None,
+            bulkhead: None,
+            rate_limit: None,
+        }
+    }
+
+    /// All mistakes, not just the first. Empty when the plan is sound.
+    #[must_use]
+    pub fn validate(&self) -> Vec<Mistake> {
+        let mut mistakes = Mistakes(Vec::new());
+        mistakes.unless(!self.dependency.is_empty(), "name", || "must not be empty".into());
+        self.check_times(&mut mistakes);
+        self.check_retry(&mut mistakes);
+        if let Some(breaker) = &self.breaker {
+            check_breaker(breaker, &mut mistakes);
+        }
+        if let Some(bulkhead) = &self.bulkhead {
+            mistakes.range("bulkhead.limit", bulkhead.limit, 1, u32::MAX);
+            mistakes.range("bulkhead.queue", bulkhead.queue, 0, limits::BULKHEAD_QUEUE_MAX);
+        }
+        if let Some(limit) = &self.rate_limit {
+            mistakes.range("rate_limit.requests", limit.requests, 1, u32::MAX);
+            mistakes.range("rate_limit.burst", limit.burst, 1, u32::MAX);
+            mistakes.positive("rate_limit.per", limit.per);
+        }
+        mistakes.0
+    }
+
+    fn check_times(&self, mistakes: &mut Mistakes) {
+        for (key, time) in [("attempt_timeout", self.attempt_timeout), ("budget", self.budget)] {
+            let least = limits::ATTEMPT_MIN_USABLE;
+            mistakes.unless(time.is_none_or(|time| time > least), key, || {
+                format!("must be more than {least:?}, the least that an attempt can use")
+            });
+        }
+        if let (Some(timeout), Some(budget)) = (self.attempt_timeout, self.budget)
+            && let Err(error) =
+                arithmetic::fits(self.retry.attempts, timeout, &self.retry.backoff, budget)
+        {
+            mistakes.0.push(Mistake { key: "budget", text: error.to_string() });
+        }
+    }
+
+    fn check_retry(&self, mistakes: &mut Mistakes) {
+        let Retry { attempts, backoff } = self.retry;
+        mistakes.range("retry.attempts", attempts, 1, limits::ATTEMPTS_MAX);
+        mistakes.unless(
+            backoff.factor.is_finite() && backoff.factor >= 1.0,
+            "retry.factor",
+            || format!("is {}, must be a number of at least 1", backoff.factor),
+        );
+        mistakes.unless(backoff.base <= backoff.cap, "retry.cap", || {
+            format!("is {:?}, less than the base of {:?}", backoff.cap, backoff.base)
+        });
+    }
+}
+
+fn check_breaker(breaker: &BreakerConfig, mistakes: &mut Mistakes) {
+    mistakes.positive("breaker.open_for", breaker.open_for);
+    mistakes.positive("breaker.half_open_max", breaker.half_open_max);
+    mistakes.range("breaker.probes", breaker.probes, 1, limits::PROBES_MAX);
+    match breaker.trip {
+        Trip::Failures { failures, window } => {
+            mistakes.range("breaker.failures", failures, 1, limits::WINDOW_CALLS_MAX);
+            mistakes.positive("breaker.window", window);
+        }
+        Trip::Rate { failure_rate, min_calls, over } => {
+            let sound = failure_rate > 0.0 && failure_rate <= 1.0;
+            mistakes.unless(sound, "breaker.failure_rate", || {
+                format!("is {failure_rate}, must be more than 0 and at most 1")
+            });
+            match over {
+                Over::Calls(calls) => {
+                    mistakes.range("breaker.window", calls, 1, limits::WINDOW_CALLS_MAX);
+                    // A minimum that the window can't hold is never reached.
+                    mistakes.range("breaker.min_calls", min_calls, 1, calls.max(1));
+                }
+                Over::Time(period) => {
+                    mistakes.positive("breaker.window", period);
+                    mistakes.range("breaker.min_calls", min_calls, 1, u32::MAX);
+                }
+            }
+        }
+    }
+}
+
+struct Mistakes(Vec<Mistake>);
+
+impl Mistakes {
+    fn unless(&mut self, sound: bool, key: &'static str, text: impl FnOnce() -> String) {
+        if !sound {
+            self.0.push(Mistake { key, text: text() });
+        }
+    }
+
+    fn range(&mut self, key: &'static str, value: u32, least: u32, most: u32) {
+        self.unless((least..=most).contains(&value), key, || {
+            if most == u32::MAX {
+                format!("is {value}, must be at least {least}")
+            } else {
+                format!("is {value}, must be from {least} to {most}")
+            }
+        });
+    }
+
+    fn positive(&mut self, key: &'static str, value: Duration) {
+        self.unless(!value.is_zero(), key, || "must be more than zero".into());
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "dependency {}", self.dependency)?;
+        match self.attempt_timeout {
+            Some(timeout) => writeln!(f, "  attempt timeout  {timeout:?}")?,
+            None => writeln!(f, "  attempt timeout  none (the caller's deadline)")?,
+        }
+        match self.budget {
+            Some(budget) => writeln!(f, "  budget           {budget:?}")?,
+            None => writeln!(f, "  budget           none (the caller's deadline)")?,
+        }
+        let Retry { attempts, backoff } = self.retry;
+        match attempts {
+            0 | 1 => writeln!(f, "  retry            none")?,
+            _ => writeln!(
+                f,
+                "  retry            {attempts} attempts, waits up to {:?} × {} capped at {:?}",
+                backoff.base, backoff.factor, backoff.cap
+            )?,
+        }
+        match &self.breaker {
+            Some(breaker) => writeln!(f, "  breaker          {breaker}")?,
+            None => writeln!(f, "  breaker          none")?,
+        }
+        match self.bulkhead {
+            Some(BulkheadConfig { limit, queue }) => {
+                writeln!(f, "  bulkhead         {limit} in flight, {queue} queued")?;
+            }
+            None => writeln!(f, "  bulkhead         none")?,
+        }
+        match self.rate_limit {
+            Some(RateLimitConfig { requests, per, burst }) => {
+                writeln!(f, "  rate limit       {requests} per {per:?}, {burst} at once")
+            }
+            None => writeln!(f, "  rate limit       none"),
+        }
+    }
+}
+
+impl fmt::Display for BreakerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.trip {
+            Trip::Failures { failures, window } => write!(f, "{failures} failures in {window:?}")?,
+            Trip::Rate { failure_rate, min_calls, over } => {
+                write!(f, "{} % of at least {min_calls} calls in ", failure_rate * 100.0)?;
+                match over {
+                    Over::Calls(calls) => write!(f, "the last {calls}")?,
+                    Over::Time(period) => write!(f, "{period:?}")?,
+                }
+            }
+        }
+        write!(f, ", open for {:?}, {} probe(s)", self.open_for, self.probes)
+    }
+}
