@@ -39,12 +39,13 @@ fn tables(source: &Source) -> Vec<(&str, usize)> {
 }
 
 /// Do tests in `other` ask `name`, the table of `source`, for what they left out? They stand in the
-/// same file, or in a test file that is called after it.
+/// same file, or in one that is called after it or imports from it.
 fn drives(other: &Source, source: &Source, name: &str) -> bool {
     let stem = source.path.trim_end_matches("/mod.rs").trim_end_matches(".rs");
     let stem = stem.rsplit('/').next().unwrap_or(stem);
-    let near = other.path == source.path || other.path.contains(stem);
     let code: String = other.test_code().split_whitespace().collect();
+    let imports = code.contains(&format!("{stem}::"));
+    let near = other.path == source.path || other.path.contains(stem) || imports;
     near && code.contains(&format!("{name}.untested("))
 }
 
@@ -62,6 +63,9 @@ mod tests {
         assert_eq!(check(&[Source::new(path, &format!("{table}{test}"))]), []);
         let apart = Source::new("crates/mamparo-core/tests/breaker.rs", test);
         assert_eq!(check(&[alone.clone(), apart]), []);
+        let imports = format!("use mamparo_core::call::breaker::TABLE;\n{test}");
+        let called_otherwise = Source::new("crates/mamparo-core/tests/flow.rs", &imports);
+        assert_eq!(check(&[alone.clone(), called_otherwise]), []);
         let of_another = Source::new("crates/mamparo-core/tests/bulkhead.rs", test);
         assert_eq!(check(&[alone, of_another]).len(), 1);
     }
