@@ -1,0 +1,134 @@
+//! The only place of this crate that speaks to logs and metrics about policies.
+//!
+//! | metric | kind | labels |
+//! |---|---|---|
+//! | `mamparo_http_client_requests_total` | counter | `service`, `dependency`, `outcome` |
+//! | `mamparo_http_client_request_duration_seconds` | histogram | `service`, `dependency` |
+//! | `mamparo_attempts_after_deadline_total` | counter, stays 0 | `service`, `dependency` |
+//! | `mamparo_http_server_requests_total` | counter | `route`, `method`, `status` |
+//! | `mamparo_http_server_request_duration_seconds` | histogram | `route`, `method` |
+//! | `mamparo_http_server_refusals_total` | counter | `reason` |
+//! | `mamparo_http_server_panics_total` | counter | |
+//! | `mamparo_idempotency_total` | counter | `outcome` |
+
+use std::time::Duration;
+
+use mamparo_call::{Dependency, clock};
+use mamparo_core::time::Moment;
+use metrics::{counter, histogram};
+
+use crate::client::{HttpError, Response};
+
+/// The counter that must stay 0 is visible from the start, so that an alert has something to watch.
+pub(crate) fn register_client(dependency: &Dependency) {
+    after_deadline(dependency).increment(0);
+}
+
+pub(crate) fn sent_after_deadline(dependency: &Dependency) {
+    after_deadline(dependency).increment(1);
+    tracing::error!(dependency = dependency.name(), "a request left after its deadline");
+}
+
+fn after_deadline(dependency: &Dependency) -> metrics::Counter {
+    let plan = dependency.plan();
+    counter!(
+        "mamparo_attempts_after_deadline_total",
+        "service" => plan.service.clone(), "dependency" => plan.dependency.clone()
+    )
+}
+
+/// One attempt under way. Dropped without an outcome, it was cut off: by its limit, or because
+/// the caller is gone.
+#[derive(Debug)]
+pub(crate) struct Attempted<'a> {
+    dependency: &'a Dependency,
+    started: Moment,
+    outcome: &'static str,
+}
+
+impl<'a> Attempted<'a> {
+    pub(crate) fn new(dependency: &'a Dependency, started: Moment) -> Self {
+        Self { dependency, started, outcome: "cut-off" }
+    }
+
+    pub(crate) fn finished(mut self, outcome: &Result<Response, HttpError>) {
+        self.outcome = match outcome {
+            Ok(_) => "success",
+            Err(error) => error.reason(),
+        };
+    }
+}
+
+impl Drop for Attempted<'_> {
+    fn drop(&mut self) {
+        let plan = self.dependency.plan();
+        let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+        counter!(
+            "mamparo_http_client_requests_total",
+            "service" => service.clone(), "dependency" => dependency.clone(),
+            "outcome" => self.outcome
+        )
+        .increment(1);
+        histogram!(
+            "mamparo_http_client_request_duration_seconds",
+            "service" => service, "dependency" => dependency
+        )
+        .record(clock::now().since(self.started));
+    }
+}
+
+/// A request that the server's own guards turned away.
+pub(crate) fn refused(reason: &'static str) {
+    counter!("mamparo_http_server_refusals_total", "reason" => reason).increment(1);
+    tracing::warn!(reason, "request refused");
+}
+
+/// A request that was answered, by whomever.
+pub(crate) fn answered(route: &str, method: &http::Method, status: u16, took: Duration) {
+    let (route, method) = (route.to_owned(), method_label(method));
+    counter!(
+        "mamparo_http_server_requests_total",
+        "route" => route.clone(), "method" => method, "status" => status.to_string()
+    )
+    .increment(1);
+    histogram!(
+        "mamparo_http_server_request_duration_seconds",
+        "route" => route, "method" => method
+    )
+    .record(took);
+    tracing::debug!(status, took_ms = took.as_secs_f64() * 1e3, "request answered");
+}
+
+/// Methods are the caller's to invent, label values are not.
+fn method_label(method: &http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "_OTHER",
+    }
+}
+
+pub(crate) fn panicked(what: &str) {
+    counter!("mamparo_http_server_panics_total").increment(1);
+    tracing::error!(panic = what, "the handler panicked");
+}
+
+pub(crate) fn idempotency(outcome: &'static str) {
+    counter!("mamparo_idempotency_total", "outcome" => outcome).increment(1);
+    tracing::debug!(outcome, "idempotency key");
+}
+
+pub(crate) fn store_failed(error: &mamparo_store::StoreError) {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    tracing::error!(%error, cause, "the store failed the request");
+}
+
+pub(crate) fn unexpected(error: &dyn std::error::Error) {
+    let cause = error.source().map(ToString::to_string);
+    tracing::error!(%error, cause, "a call ended in a way that it can't");
+}

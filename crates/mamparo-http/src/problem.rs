@@ -1,0 +1,318 @@
+//! RFC 9457 problem details: the one shape of every error answer.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, StatusCode};
+use mamparo_call::{CallError, Context};
+use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::outcome::Kind;
+use mamparo_store::StoreError;
+use serde_json::{Map, Value};
+
+use crate::client::HttpError;
+use crate::{observe, retry_after};
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// The wait that is named when nobody knows better.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
+
+/// The codes that mamparo itself answers with. An application adds its own (`OUT_OF_STOCK`).
+pub mod codes {
+    /// 503: a dependency is down, slow or protected by its policies; come back later.
+    pub const DEPENDENCY_UNAVAILABLE: &str = "DEPENDENCY_UNAVAILABLE";
+    /// 502: a dependency gave a final answer that is no success.
+    pub const DEPENDENCY_ERROR: &str = "DEPENDENCY_ERROR";
+    /// 503: the caller's time is up, or too little of it is left to start.
+    pub const DEADLINE_EXCEEDED: &str = "DEADLINE_EXCEEDED";
+    /// 503: the service can't reach its own database, or is being stopped.
+    pub const SERVICE_UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";
+    /// 429: too many requests of this client.
+    pub const RATE_LIMITED: &str = "RATE_LIMITED";
+    /// 404: no such route.
+    pub const NOT_FOUND: &str = "NOT_FOUND";
+    /// 405: the route exists, this method of it does not.
+    pub const METHOD_NOT_ALLOWED: &str = "METHOD_NOT_ALLOWED";
+    /// 400: the request can't be read (JSON syntax, path, query).
+    pub const MALFORMED_REQUEST: &str = "MALFORMED_REQUEST";
+    /// 413: the body is longer than is read.
+    pub const PAYLOAD_TOO_LARGE: &str = "PAYLOAD_TOO_LARGE";
+    /// 415: the body is no JSON, by its content type.
+    pub const UNSUPPORTED_MEDIA_TYPE: &str = "UNSUPPORTED_MEDIA_TYPE";
+    /// 422: the request can be read, and what it says can't be accepted.
+    pub const VALIDATION_FAILED: &str = "VALIDATION_FAILED";
+    /// 400: the route needs an `Idempotency-Key`.
+    pub const IDEMPOTENCY_KEY_MISSING: &str = "IDEMPOTENCY_KEY_MISSING";
+    /// 400: the `Idempotency-Key` is none.
+    pub const IDEMPOTENCY_KEY_MALFORMED: &str = "IDEMPOTENCY_KEY_MALFORMED";
+    /// 422: the key was used for another request.
+    pub const IDEMPOTENCY_KEY_MISMATCH: &str = "IDEMPOTENCY_KEY_MISMATCH";
+    /// 409: the first request with this key is still running.
+    pub const IDEMPOTENCY_KEY_IN_USE: &str = "IDEMPOTENCY_KEY_IN_USE";
+    /// 500: a bug; the request id finds it in the log.
+    pub const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
+
+    /// All of them, for documentation and its test.
+    pub const ALL: [&str; 16] = [
+        DEPENDENCY_UNAVAILABLE,
+        DEPENDENCY_ERROR,
+        DEADLINE_EXCEEDED,
+        SERVICE_UNAVAILABLE,
+        RATE_LIMITED,
+        NOT_FOUND,
+        METHOD_NOT_ALLOWED,
+        MALFORMED_REQUEST,
+        PAYLOAD_TOO_LARGE,
+        UNSUPPORTED_MEDIA_TYPE,
+        VALIDATION_FAILED,
+        IDEMPOTENCY_KEY_MISSING,
+        IDEMPOTENCY_KEY_MALFORMED,
+        IDEMPOTENCY_KEY_MISMATCH,
+        IDEMPOTENCY_KEY_IN_USE,
+        INTERNAL_ERROR,
+    ];
+}
+
+/// An error answer: `application/problem+json` with `type`, `title`, `status`, `detail`, `code`,
+/// `requestId` and extensions.
+///
+/// ```
+/// use http::StatusCode;
+/// use mamparo_http::Problem;
+///
+/// let problem = Problem::new(StatusCode::CONFLICT, "OUT_OF_STOCK")
+///     .detail("product 7 has 2 left")
+///     .extension("available", 2);
+/// assert_eq!(problem.to_json()["type"], "urn:mamparo:problem:out-of-stock");
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    // Boxed: a problem travels in the `Err` of every handler.
+    inner: Box<Inner>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Inner {
+    status: StatusCode,
+    code: Cow<'static, str>,
+    title: Option<Cow<'static, str>>,
+    detail: Option<String>,
+    request_id: Option<String>,
+    retry_after: Option<Duration>,
+    extensions: Map<String, Value>,
+}
+
+impl Problem {
+    /// A problem with a stable, upper-case `code` (`OUT_OF_STOCK`), from which `type` is made.
+    #[must_use]
+    pub fn new(status: StatusCode, code: impl Into<Cow<'static, str>>) -> Self {
+        let inner = Inner {
+            status,
+            code: code.into(),
+            title: None,
+            detail: None,
+            request_id: None,
+            retry_after: None,
+            extensions: Map::new(),
+        };
+        Self { inner: Box::new(inner) }
+    }
+
+    /// A bug: 500 without any internals. Log the cause; the answer carries only the request id.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, codes::INTERNAL_ERROR)
+    }
+
+    /// 422: readable, but not acceptable.
+    #[must_use]
+    pub fn validation(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, codes::VALIDATION_FAILED).detail(detail)
+    }
+
+    /// 503: the service itself can't work right now (its database is away); come back in `wait`.
+    #[must_use]
+    pub fn unavailable(wait: Duration) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::SERVICE_UNAVAILABLE).retry_after(wait)
+    }
+
+    /// 503: the caller's time is up. Says nothing about a wait: the next request has its own time.
+    #[must_use]
+    pub fn deadline_exceeded() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::DEADLINE_EXCEEDED)
+            .retry_after(RETRY_AFTER_DEFAULT)
+    }
+
+    /// The short text that is the same for every occurrence; the status's phrase when not given.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<Cow<'static, str>>) -> Self {
+        self.inner.title = Some(title.into());
+        self
+    }
+
+    /// What happened this time, for people.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.inner.detail = Some(detail.into());
+        self
+    }
+
+    /// When to come back: sent as `Retry-After` in whole seconds, rounded up, at least 1.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.inner.retry_after = Some(wait);
+        self
+    }
+
+    /// The request's id. Inside a request it is found by itself.
+    #[must_use]
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.inner.request_id = Some(id.into());
+        self
+    }
+
+    /// A further member. RFC 9457 asks for three or more characters of `[A-Za-z0-9_]`, a letter
+    /// first; the standard members can't be overwritten.
+    #[must_use]
+    pub fn extension(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.inner.extensions.insert(name.into(), value.into());
+        self
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.inner.status
+    }
+
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        &self.inner.code
+    }
+
+    /// The document as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let phrase = self.inner.status.canonical_reason().unwrap_or("Error");
+        let title = self.inner.title.as_deref().unwrap_or(phrase);
+        let mut document = self.inner.extensions.clone();
+        let mut put = |name: &str, value: Value| document.insert(name.to_owned(), value);
+        put("type", format!("urn:mamparo:problem:{}", slug(&self.inner.code)).into());
+        put("title", title.into());
+        put("status", self.inner.status.as_u16().into());
+        put("code", self.inner.code.as_ref().into());
+        if let Some(detail) = &self.inner.detail {
+            put("detail", detail.as_str().into());
+        }
+        if let Some(id) = &self.inner.request_id {
+            put("requestId", id.as_str().into());
+        }
+        Value::Object(document)
+    }
+}
+
+/// `OUT_OF_STOCK` → `out-of-stock`: the name of the docs page.
+#[must_use]
+pub fn slug(code: &str) -> String {
+    code.to_ascii_lowercase().replace('_', "-")
+}
+
+impl IntoResponse for Problem {
+    fn into_response(mut self) -> Response {
+        if self.inner.request_id.is_none() {
+            self.inner.request_id = Context::current().request_id.map(|id| id.to_string());
+        }
+        let mut response = (self.inner.status, self.to_json().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        if let Some(wait) = self.inner.retry_after {
+            headers.insert(RETRY_AFTER, retry_after::value(wait));
+        }
+        response
+    }
+}
+
+/// What our own caller gets when a dependency's call gave no value: never an anonymous 500.
+///
+/// | the call | the answer |
+/// |---|---|
+/// | refused because the deadline is over | 503 `DEADLINE_EXCEEDED` |
+/// | refused otherwise, timed out, transient, unknown | 503 `DEPENDENCY_UNAVAILABLE` + `Retry-After` |
+/// | permanent | 502 `DEPENDENCY_ERROR` + `upstreamStatus` |
+/// | a bug in the call machinery | 500 `INTERNAL_ERROR`, logged as error |
+impl From<&CallError<HttpError>> for Problem {
+    fn from(error: &CallError<HttpError>) -> Self {
+        let wait = error.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
+        match error {
+            CallError::Refused { reason: Refusal::DeadlineExceeded, .. } => {
+                Self::deadline_exceeded()
+            }
+            CallError::Refused { dependency, reason, .. } => {
+                unavailable(dependency, wait).extension("reason", reason.slug())
+            }
+            CallError::TimedOut { dependency, .. } => {
+                unavailable(dependency, wait).extension("reason", "timeout")
+            }
+            CallError::Failed { dependency, source, failure, .. } => match failure.kind {
+                Kind::Transient | Kind::Unknown => {
+                    unavailable(dependency, wait).extension("reason", source.reason())
+                }
+                Kind::Neutral => Self::deadline_exceeded(),
+                Kind::Permanent => upstream_error(dependency, source),
+            },
+            // A bug of ours, and what is newer than this table.
+            CallError::Misfit { .. } | _ => {
+                observe::unexpected(error);
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<CallError<HttpError>> for Problem {
+    fn from(error: CallError<HttpError>) -> Self {
+        Self::from(&error)
+    }
+}
+
+/// The database failed the request: 503, or 409 when another request took our key over meanwhile.
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        observe::store_failed(&error);
+        if matches!(error, StoreError::Fenced { .. }) {
+            Self::new(StatusCode::CONFLICT, codes::IDEMPOTENCY_KEY_IN_USE)
+                .retry_after(RETRY_AFTER_DEFAULT)
+        } else {
+            Self::unavailable(RETRY_AFTER_DEFAULT)
+        }
+    }
+}
+
+fn unavailable(dependency: &str, wait: Duration) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, codes::DEPENDENCY_UNAVAILABLE)
+        .detail(format!("{dependency} does not answer right now"))
+        .extension("dependency", dependency)
+        .retry_after(wait)
+}
+
+fn upstream_error(dependency: &str, source: &HttpError) -> Problem {
+    let problem = Problem::new(StatusCode::BAD_GATEWAY, codes::DEPENDENCY_ERROR)
+        .detail(format!("{dependency} gave an answer that can't be used"))
+        .extension("dependency", dependency);
+    let problem = match source.status() {
+        Some(status) => problem.extension("upstreamStatus", status.as_u16()),
+        None => problem,
+    };
+    match source.upstream_code() {
+        Some(code) => problem.extension("upstreamCode", code),
+        None => problem,
+    }
+}
+
+#[cfg(test)]
+mod tests;

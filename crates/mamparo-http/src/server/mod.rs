@@ -1,0 +1,105 @@
+//! The incoming edge: layers in their one order.
+//!
+//! Outside in: request id, trace and client identity ([`edge`]) → panic to 500 ([`panic`]) →
+//! deadline ([`deadline`]) → rate limit ([`rate_limit`]) → handler; routes whose effect must
+//! happen once wrap themselves in [`idempotency`].
+//!
+//! What may refuse stands inside what must see every answer, and what costs nothing stands before
+//! what costs something.
+
+pub mod deadline;
+pub mod edge;
+pub mod extract;
+pub mod idempotency;
+pub mod panic;
+pub mod rate_limit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn, from_fn_with_state};
+use http::StatusCode;
+use mamparo_core::limits;
+
+use crate::problem::{Problem, codes};
+
+pub use extract::{Json, Path, Query};
+pub use idempotency::{Answer, Claimed, Idempotency};
+pub use rate_limit::RateLimit;
+
+/// How the server side treats every request.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    request_budget: Duration,
+    minimum_left: Duration,
+    trust_client_header: bool,
+    rate_limit: Option<Arc<RateLimit>>,
+}
+
+impl ServerOptions {
+    /// Options with the longest time that a request may take, whatever its caller allows.
+    #[must_use]
+    pub fn new(request_budget: Duration) -> Self {
+        Self {
+            request_budget,
+            minimum_left: limits::ATTEMPT_MIN_USABLE,
+            trust_client_header: false,
+            rate_limit: None,
+        }
+    }
+
+    /// Requests with this much left, or less, are refused at once. Default 10 ms.
+    #[must_use]
+    pub fn minimum_left(mut self, left: Duration) -> Self {
+        self.minimum_left = left;
+        self
+    }
+
+    /// Takes `x-client-id` for the caller's identity. Only where every caller is one of ours: a
+    /// stranger would pick somebody else's name. Default off: the peer's address is the identity.
+    #[must_use]
+    pub fn trust_client_header(mut self, trust: bool) -> Self {
+        self.trust_client_header = trust;
+        self
+    }
+
+    /// Limits the requests of each client. Default none.
+    #[must_use]
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(Arc::new(limit));
+        self
+    }
+}
+
+/// Wraps all routes of `router` in the standard layers, and answers unknown ones as problems.
+///
+/// A fallback that `router` has is replaced. Merge [`crate::health::routes`] *afterwards*: probes
+/// are neither limited nor timed by the rules for callers.
+pub fn standard(router: Router, options: ServerOptions) -> Router {
+    let ServerOptions { request_budget, minimum_left, trust_client_header, rate_limit } = options;
+    let timing = deadline::Timing { request_budget, minimum_left };
+    let identity = edge::Identity { trust_header: trust_client_header };
+    let mut router = router
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(limits::BODY_BYTES_MAX));
+    // The layer that is added last is the outermost, so this reads from the inside out.
+    if let Some(limit) = rate_limit {
+        router = router.layer(from_fn_with_state(limit, rate_limit::layer));
+    }
+    router
+        .layer(from_fn_with_state(timing, deadline::layer))
+        .layer(from_fn(panic::layer))
+        .layer(from_fn_with_state(identity, edge::layer))
+}
+
+async fn not_found() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, codes::NOT_FOUND).detail("no such route")
+}
+
+pub(crate) async fn method_not_allowed() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, codes::METHOD_NOT_ALLOWED)
+        .detail("this route has no such method")
+}

@@ -1,0 +1,86 @@
+//! Requests per client: 429 with `Retry-After` and the draft's `RateLimit` headers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use mamparo_call::{Context, clock};
+use mamparo_core::call::rate_limit::{Answer, KeyedRateLimit, RateLimitConfig};
+use serde_json::json;
+
+use crate::problem::codes;
+use crate::{Problem, headers, observe, retry_after};
+
+/// The name of the policy in the headers.
+const POLICY: &str = "client";
+
+/// Who asks when nobody knows: all the nameless share one bucket.
+const NAMELESS: &str = "anonymous";
+
+/// A limit for each client of a service or route, in memory, per process.
+#[derive(Debug)]
+pub struct RateLimit {
+    // Held for one lookup, never over an await.
+    buckets: Mutex<KeyedRateLimit<Arc<str>>>,
+    config: RateLimitConfig,
+}
+
+impl RateLimit {
+    /// The limit that every client gets for itself, for example 300 requests a minute:
+    /// `RateLimit::new(RateLimitConfig::new(300, Duration::from_secs(60)))`.
+    #[must_use]
+    pub fn new(config: RateLimitConfig) -> Self {
+        Self { buckets: Mutex::new(KeyedRateLimit::new(config)), config }
+    }
+
+    fn ask(&self, client: &Arc<str>) -> Answer {
+        // The bucket map is consistent between any two statements: a poisoned lock is no reason
+        // to refuse everybody for ever.
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.ask(clock::now(), client)
+    }
+
+    fn write(&self, to: &mut HeaderMap, remaining: u32, reset: Duration) {
+        let RateLimitConfig { requests, per, .. } = self.config;
+        let window = retry_after::whole_seconds(per);
+        let reset = retry_after::whole_seconds(reset);
+        for (name, text) in [
+            (headers::RATE_LIMIT_POLICY, format!("\"{POLICY}\";q={requests};w={window}")),
+            (headers::RATE_LIMIT, format!("\"{POLICY}\";r={remaining};t={reset}")),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                to.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Asks the client's bucket, and answers 429 when it is empty.
+pub async fn layer(State(limit): State<Arc<RateLimit>>, request: Request, next: Next) -> Response {
+    let client = Context::current().client.unwrap_or_else(|| NAMELESS.into());
+    match limit.ask(&client) {
+        Answer::Allowed { remaining, full_after } => {
+            let mut response = next.run(request).await;
+            limit.write(response.headers_mut(), remaining, full_after);
+            response
+        }
+        Answer::NotUntil { retry_after } => {
+            observe::refused("rate-limited");
+            let mut response = refusal(retry_after).into_response();
+            // `t` and `Retry-After` name the same moment: the standard forbids the latter to be
+            // the earlier one.
+            limit.write(response.headers_mut(), 0, retry_after);
+            response
+        }
+    }
+}
+
+fn refusal(wait: Duration) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, codes::RATE_LIMITED)
+        .detail("too many requests of this client")
+        .extension("violatedPolicies", json!([POLICY]))
+        .retry_after(wait)
+}
