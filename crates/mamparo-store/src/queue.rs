@@ -224,3 +224,11 @@ pub async fn discard<DB: Backend>(
 ) -> Result<bool, StoreError> {
     todo!()
 }
+
+/// The names of all queues, sorted. For tools that say which queues there are.
+///
+/// # Errors
+/// What the database said.
+pub async fn names<DB: Backend>(_store: &Store<DB>) -> Result<Vec<String>, StoreError> {
+    todo!()
+}
