@@ -16,6 +16,34 @@
 //! | `store` | `store` | outbox, inbox and idempotency keys in your own database |
 //! | `messaging` | `messaging` | brokers, consumers, the outbox relay, dead letters |
 //! | `service` | `service` | configuration, readiness, ordered shutdown, telemetry |
+//!
+//! One dependency with its policies, one call, and what the caller gets when it fails:
+//!
+//! ```
+//! use std::time::Duration;
+//! use mamparo::{http::Problem, prelude::*};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let catalog = Dependency::builder("catalog")
+//!     .attempt_timeout(Duration::from_millis(700))
+//!     .retry(2, Backoff::default()) // attempts count the first one
+//!     .breaker(BreakerConfig::default()) // 5 failures in 10 s open it for 30 s
+//!     .bulkhead(20, 0) // 20 calls in flight, nobody waits
+//!     .build()?;
+//! let catalog = HttpClient::new("http://127.0.0.1:9", catalog)?; // nobody listens there
+//!
+//! let Err(error) = catalog.get("/v1/products").query("ids", "a,b").send().await else {
+//!     return Err("somebody answered".into());
+//! };
+//! assert_eq!(error.attempts(), 2);
+//! let CallError::Failed { failure, .. } = &error else { return Err(error.into()) };
+//! assert_eq!(failure.sent, Sent::Nothing); // the connection was refused: it did not run
+//!
+//! let answer = Problem::from(&error); // what our own caller gets
+//! assert_eq!((answer.status().as_u16(), answer.code()), (503, "DEPENDENCY_UNAVAILABLE"));
+//! # Ok(()) }
+//! ```
 
 pub use mamparo_call as call;
 pub use mamparo_core as core;
@@ -28,3 +56,13 @@ pub use mamparo_service as service;
 #[cfg(feature = "store")]
 pub use mamparo_store as store;
 pub use mamparo_topology as topology;
+
+/// The names that most services use.
+pub mod prelude {
+    pub use mamparo_call::{CallError, Classify, Context, Dependency, Failure, Repeatable};
+    pub use mamparo_core::backoff::Backoff;
+    pub use mamparo_core::call::breaker::BreakerConfig;
+    pub use mamparo_core::outcome::Sent;
+    #[cfg(feature = "http")]
+    pub use mamparo_http::HttpClient;
+}
