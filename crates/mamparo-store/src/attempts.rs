@@ -2,7 +2,7 @@
 
 use mamparo_core::time::WallTime;
 
-use crate::{Backend, Store, StoreError};
+use crate::{Backend, Store, StoreError, Transaction};
 
 /// Records that `consumer` starts on `message_id`; answers how many earlier starts never ended
 /// (the process died in them).
@@ -10,12 +10,14 @@ use crate::{Backend, Store, StoreError};
 /// # Errors
 /// What the database said.
 pub async fn started<DB: Backend>(
-    _store: &Store<DB>,
-    _consumer: &str,
-    _message_id: &str,
-    _now: WallTime,
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
+    now: WallTime,
 ) -> Result<u32, StoreError> {
-    todo!()
+    let mut conn = store.write_connection("record an attempt").await?;
+    let earlier = DB::start_attempt(&mut conn, consumer, message_id, now).await;
+    earlier.map_err(StoreError::during("record an attempt"))
 }
 
 /// Records that the handler came to an end, whatever it said.
@@ -23,9 +25,25 @@ pub async fn started<DB: Backend>(
 /// # Errors
 /// What the database said.
 pub async fn ended<DB: Backend>(
-    _store: &Store<DB>,
-    _consumer: &str,
-    _message_id: &str,
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
 ) -> Result<(), StoreError> {
-    todo!()
+    let mut conn = store.write_connection("end an attempt").await?;
+    let ended = DB::end_attempt(&mut conn, consumer, message_id).await;
+    ended.map_err(StoreError::during("end an attempt"))
+}
+
+/// As [`ended`], in the handler's own transaction: it saves a commit, and a crash before that
+/// commit still counts.
+///
+/// # Errors
+/// What the database said.
+pub async fn ended_in<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    message_id: &str,
+) -> Result<(), StoreError> {
+    let ended = DB::end_attempt(&mut **tx, consumer, message_id).await;
+    ended.map_err(StoreError::during("end an attempt"))
 }

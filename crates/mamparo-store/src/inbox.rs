@@ -14,18 +14,24 @@ pub enum Seen {
 }
 
 /// Marks `message_id` as applied by `consumer`, first thing in the handler's transaction.
-/// A duplicate is counted on the row.
+///
+/// A duplicate is counted on the row: commit that too. When the transaction of the first application
+/// rolls back, the message is as new as before.
 ///
 /// # Errors
 /// What the database said.
 pub async fn insert<DB: Backend>(
-    _tx: &mut Transaction<'_, DB>,
-    _consumer: &str,
-    _message_id: &str,
-    _kind: &str,
-    _now: WallTime,
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    message_id: &str,
+    kind: &str,
+    now: WallTime,
 ) -> Result<Seen, StoreError> {
-    todo!()
+    let duplicates = DB::insert_inbox(&mut **tx, consumer, message_id, kind, now).await;
+    match duplicates.map_err(StoreError::during("insert into the inbox"))? {
+        0 => Ok(Seen::Fresh),
+        _ => Ok(Seen::Duplicate),
+    }
 }
 
 /// Has `consumer` applied `message_id`? A hint that saves work before the transaction; only
@@ -34,9 +40,26 @@ pub async fn insert<DB: Backend>(
 /// # Errors
 /// What the database said.
 pub async fn contains<DB: Backend>(
-    _store: &Store<DB>,
-    _consumer: &str,
-    _message_id: &str,
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
 ) -> Result<bool, StoreError> {
-    todo!()
+    let mut conn = store.read_connection("look into the inbox").await?;
+    let found = DB::has_inbox(&mut conn, consumer, message_id).await;
+    found.map_err(StoreError::during("look into the inbox"))
+}
+
+/// Forgets rows that were applied before `before`, at most `max` of them; how many. A message that
+/// comes again after that is applied again, so keep them for longer than any broker keeps messages.
+///
+/// # Errors
+/// What the database said.
+pub async fn forget<DB: Backend>(
+    store: &Store<DB>,
+    before: WallTime,
+    max: u32,
+) -> Result<u64, StoreError> {
+    let mut conn = store.write_connection("forget inbox rows").await?;
+    let forgotten = DB::forget_inbox(&mut conn, before, max).await;
+    forgotten.map_err(StoreError::during("forget inbox rows"))
 }

@@ -10,8 +10,10 @@ pub mod idempotency;
 pub mod inbox;
 pub mod outbox;
 pub mod queue;
+mod sqlite;
 pub mod store;
+mod topic;
 
 pub use backend::Backend;
 pub use error::StoreError;
-pub use store::{SqliteStore, Store, Transaction};
+pub use store::{Now, OutboxSignal, SqliteStore, Store, Transaction};

@@ -1,8 +1,14 @@
 //! A database, opened with one writing connection and a pool of readers.
 
-use sqlx::{Pool, Sqlite};
+use std::sync::Arc;
 
-use crate::{Backend, StoreError};
+use sqlx::pool::PoolConnection;
+use sqlx::{Pool, Sqlite};
+use tokio::sync::watch;
+
+use mamparo_core::time::WallTime;
+
+use crate::{Backend, StoreError, sqlite};
 
 /// A transaction of the user's on this store's database.
 pub type Transaction<'c, DB> = sqlx::Transaction<'c, DB>;
@@ -10,30 +16,117 @@ pub type Transaction<'c, DB> = sqlx::Transaction<'c, DB>;
 /// The embedded default.
 pub type SqliteStore = Store<Sqlite>;
 
-/// A service's database. Cheap to clone.
-#[derive(Debug, Clone)]
+/// A service's database. Cheap to clone; clones share their connections and their wake-ups.
+///
+/// There is one writing connection, because SQLite has one writer: callers queue for it in process,
+/// in order, instead of polling a locked file. Never hold a transaction while waiting for anything
+/// but the database.
+///
+/// A `sqlite::memory:` database has a single connection for reading too, so reading through
+/// [`Store::reader`] while holding a transaction waits for that transaction. It is for tests.
+#[derive(Debug)]
 pub struct Store<DB: Backend> {
     writer: Pool<DB>,
     reader: Pool<DB>,
+    committed: Arc<watch::Sender<u64>>,
+}
+
+/// Wakes a relay when a transaction may have brought new outbox rows.
+///
+/// Only commits through [`Store::commit`] of this process are seen, so polling stays the truth and
+/// the signal only shortens the wait.
+#[derive(Debug, Clone)]
+pub struct OutboxSignal {
+    seen: watch::Receiver<u64>,
+}
+
+/// The time of an operation that hands out a lease: a value, or a function such as a clock.
+///
+/// A function is asked once the operation holds its lock, so that a lease that was waited for is
+/// not handed out half spent, or run out altogether. Production code passes the clock; a value is
+/// for callers that bring their own time.
+pub trait Now: Send {
+    /// The time, now.
+    fn now(&self) -> WallTime;
+}
+
+impl Now for WallTime {
+    fn now(&self) -> WallTime {
+        *self
+    }
+}
+
+impl<F: Fn() -> WallTime + Send> Now for F {
+    fn now(&self) -> WallTime {
+        self()
+    }
 }
 
 impl Store<Sqlite> {
     /// Opens (and creates, and migrates) the database at `address`: `sqlite:PATH` or `sqlite::memory:`.
     ///
+    /// Several processes may open one file, and may open it for the first time together.
+    ///
     /// # Errors
-    /// [`StoreError::Address`] for an address of another kind, else what the database said.
-    pub async fn open(_address: &str) -> Result<Self, StoreError> {
-        todo!()
+    /// [`StoreError::Address`] for an address of another kind, [`StoreError::NewerSchema`] for a
+    /// database that a newer mamparo migrated, else what the database said.
+    pub async fn open(address: &str) -> Result<Self, StoreError> {
+        let (writer, reader) = sqlite::open(address, true).await?;
+        Ok(Self::of(writer, reader))
+    }
+
+    /// Opens the database at `address`, which must exist: nothing is created, so that a mistyped
+    /// path is an error and not an empty database.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`] when there is no such file, else as [`Store::open`].
+    pub async fn open_existing(address: &str) -> Result<Self, StoreError> {
+        let (writer, reader) = sqlite::open(address, false).await?;
+        Ok(Self::of(writer, reader))
     }
 }
 
 impl<DB: Backend> Store<DB> {
+    fn of(writer: Pool<DB>, reader: Pool<DB>) -> Self {
+        Self { writer, reader, committed: Arc::new(watch::Sender::new(0)) }
+    }
+
     /// Begins a writing transaction (`BEGIN IMMEDIATE` on SQLite); waits its turn for the writer.
+    ///
+    /// Commit it with [`Store::commit`], so that a relay learns of new outbox rows at once.
     ///
     /// # Errors
     /// What the database said.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        todo!()
+        self.writer.begin_with(DB::BEGIN).await.map_err(StoreError::during("begin a transaction"))
+    }
+
+    /// Commits `tx` and wakes the relays of this process.
+    ///
+    /// # Errors
+    /// What the database said; nothing of the transaction is kept then.
+    pub async fn commit(&self, tx: Transaction<'_, DB>) -> Result<(), StoreError> {
+        tx.commit().await.map_err(StoreError::during("commit a transaction"))?;
+        self.committed.send_modify(|commits| *commits = commits.wrapping_add(1));
+        Ok(())
+    }
+
+    /// What a relay waits for between polls. Each relay takes its own.
+    #[must_use]
+    pub fn outbox_signal(&self) -> OutboxSignal {
+        OutboxSignal { seen: self.committed.subscribe() }
+    }
+
+    /// Runs statements that lay out the user's own tables, in one transaction. They must be
+    /// repeatable (`CREATE TABLE IF NOT EXISTS …`) and leave tables that begin with `mamparo_` alone.
+    /// `sql` is run as it is: never build it from what somebody sent.
+    ///
+    /// # Errors
+    /// What the database said; nothing is changed then.
+    pub async fn apply(&self, sql: &str) -> Result<(), StoreError> {
+        let mut tx = self.begin().await?;
+        DB::run_script(&mut tx, sql).await.map_err(StoreError::during("apply the schema"))?;
+        tx.commit().await.map_err(StoreError::during("apply the schema"))
     }
 
     /// Connections for reading only.
@@ -47,12 +140,49 @@ impl<DB: Backend> Store<DB> {
     /// # Errors
     /// What the database said.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        todo!()
+        let mut conn = self.read_connection("ping the database").await?;
+        DB::check(&mut conn).await.map_err(StoreError::during("ping the database"))
     }
 
     /// Closes all connections after their work.
     pub async fn close(&self) {
-        let _ = &self.writer;
-        todo!()
+        self.reader.close().await;
+        self.writer.close().await;
+    }
+
+    /// The writing connection, for operations of a single statement (a transaction by itself).
+    pub(crate) async fn write_connection(
+        &self,
+        operation: &'static str,
+    ) -> Result<PoolConnection<DB>, StoreError> {
+        self.writer.acquire().await.map_err(StoreError::during(operation))
+    }
+
+    /// A reading connection.
+    pub(crate) async fn read_connection(
+        &self,
+        operation: &'static str,
+    ) -> Result<PoolConnection<DB>, StoreError> {
+        self.reader.acquire().await.map_err(StoreError::during(operation))
+    }
+}
+
+impl<DB: Backend> Clone for Store<DB> {
+    fn clone(&self) -> Self {
+        Self {
+            writer: self.writer.clone(),
+            reader: self.reader.clone(),
+            committed: Arc::clone(&self.committed),
+        }
+    }
+}
+
+impl OutboxSignal {
+    /// Waits until something was committed since the last call (or since this signal was taken).
+    /// Waits for ever once the store is gone. May be dropped and called again.
+    pub async fn wait(&mut self) {
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

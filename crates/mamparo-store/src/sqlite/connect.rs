@@ -1,0 +1,147 @@
+//! Opening a file, also when several processes open it for the first time together.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, Pool, Sqlite};
+
+use super::schema;
+use crate::StoreError;
+
+/// How long a statement waits for another process's transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many readers may read at once in one process.
+const READERS: u32 = 4;
+
+/// How often opening gives way to another process that is just doing the same.
+const OPEN_TRIES: u32 = 20;
+
+/// The writing connection and the readers of the database at `address`, migrated.
+pub(crate) async fn open(
+    address: &str,
+    create: bool,
+) -> Result<(Pool<Sqlite>, Pool<Sqlite>), StoreError> {
+    let failed = |source| StoreError::Open { address: address.to_owned(), source };
+    let Some(path) = path_of(address)? else {
+        let writer = memory().await.map_err(failed)?;
+        migrate(&writer, address).await?;
+        return Ok((writer.clone(), writer));
+    };
+    if !create && !path.is_file() {
+        return Err(StoreError::Missing { address: address.to_owned() });
+    }
+    let options = options(&path).create_if_missing(create);
+    let writing = options.clone().journal_mode(SqliteJournalMode::Wal);
+    let writer = open_patiently(&options, writing).await.map_err(failed)?;
+    migrate(&writer, address).await?;
+    let reading = options.create_if_missing(false).pragma("query_only", "ON");
+    let reader = pool(READERS).connect_with(reading).await.map_err(failed)?;
+    Ok((writer, reader))
+}
+
+/// The path in an address; `None` for a database in memory.
+fn path_of(address: &str) -> Result<Option<PathBuf>, StoreError> {
+    let bad = || StoreError::Address { address: address.to_owned() };
+    let rest = address.strip_prefix("sqlite:").ok_or_else(bad)?;
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    match path {
+        "" => Err(bad()),
+        ":memory:" => Ok(None),
+        path => Ok(Some(PathBuf::from(path))),
+    }
+}
+
+fn options(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        // FULL, not NORMAL: what was answered as committed must survive a power cut.
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(BUSY_TIMEOUT)
+        .foreign_keys(true)
+}
+
+/// Connections live as long as the store: opening one costs more than keeping it.
+fn pool(connections: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+}
+
+/// A database that lives in its one connection.
+async fn memory() -> sqlx::Result<Pool<Sqlite>> {
+    let options =
+        SqliteConnectOptions::new().filename(":memory:").in_memory(true).foreign_keys(true);
+    pool(1).min_connections(1).connect_with(options).await
+}
+
+/// Switching a new file to WAL fails at once, in spite of the busy timeout, when another process is
+/// doing the same. An exclusive transaction on a plain connection does heed the timeout, so it
+/// serves to wait for the other one; then it is our turn again.
+async fn open_patiently(
+    plain: &SqliteConnectOptions,
+    writing: SqliteConnectOptions,
+) -> sqlx::Result<Pool<Sqlite>> {
+    let mut tries = 1;
+    loop {
+        match pool(1).connect_with(writing.clone()).await {
+            Err(error) if tries < OPEN_TRIES && is_busy(&error) => {
+                tries += 1;
+                let mut conn = plain.connect().await?;
+                wait_for_others(&mut conn).await?;
+                conn.close().await?;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn wait_for_others(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+    match conn.begin_with("BEGIN EXCLUSIVE").await {
+        Ok(tx) => tx.rollback().await,
+        Err(error) if is_busy(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// SQLITE_BUSY (5) and its extended codes.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 5)
+}
+
+async fn migrate(writer: &Pool<Sqlite>, address: &str) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Open { address: address.to_owned(), source };
+    let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let found = schema::migrate(&mut tx).await.map_err(failed)?;
+    if found > schema::VERSION {
+        return Err(StoreError::NewerSchema { found, known: schema::VERSION });
+    }
+    tx.commit().await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read() {
+        for (address, path) in [
+            ("sqlite:orders.db", Some("orders.db")),
+            ("sqlite:/var/lib/orders.db", Some("/var/lib/orders.db")),
+            ("sqlite:///var/lib/orders.db", Some("/var/lib/orders.db")),
+            ("sqlite://orders.db", Some("orders.db")),
+            ("sqlite::memory:", None),
+        ] {
+            assert_eq!(path_of(address).unwrap(), path.map(PathBuf::from), "{address}");
+        }
+        for address in ["", "sqlite:", "orders.db", "postgres://localhost/orders", "SQLITE:a"] {
+            assert!(path_of(address).is_err(), "{address}");
+        }
+    }
+}
