@@ -1,5 +1,7 @@
 //! Queue rows: leases over several stores on one file, TTL, routing, people's verbs, the books.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
