@@ -78,7 +78,7 @@ pub fn steps(deny: bool) -> Vec<Step> {
         steps.push(Step::cargo(name, &format!("{bare} --features {feature}")));
     }
     if deny {
-        steps.push(Step::cargo("deny", "deny --all-features check"));
+        steps.push(Step::cargo("deny", "deny check"));
     }
     steps
 }

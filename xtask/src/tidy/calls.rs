@@ -26,8 +26,10 @@ struct Ban {
     way_out: &'static str,
 }
 
-/// The build tool, command lines and build scripts talk to the terminal and the environment.
-const TERMINALS: &[&str] = &["apps/", "crates/mamparo-cli/", "xtask/"];
+/// Command lines talk to the terminal; a service does so once, when its configuration is wrong and
+/// no log is set up yet.
+const TERMINALS: &[&str] =
+    &["apps/", "crates/mamparo-cli/", "xtask/", "crates/mamparo-service/src/config"];
 
 const BANS: &[Ban] = &[
     Ban {
@@ -81,7 +83,8 @@ const BANS: &[Ban] = &[
     },
     Ban {
         calls: &["process::exit", "process::abort"],
-        rooms: &[],
+        // Nothing has started yet; the operator asked a second time.
+        rooms: &["crates/mamparo-service/src/config", "crates/mamparo-service/src/signal"],
         tests: Tests::Free,
         why: "it skips destructors and the ordered shutdown",
         way_out: "return an ExitCode from main",

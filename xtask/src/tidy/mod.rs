@@ -5,6 +5,7 @@
 
 mod calls;
 mod docs;
+mod floors;
 mod graph;
 mod licences;
 mod manifests;
@@ -75,6 +76,7 @@ pub fn check(root: &Path) -> Result<Report, String> {
     for source in &sources {
         report.findings.extend(calls::check(source));
         report.findings.extend(rooms::check(source));
+        report.findings.extend(floors::check(source));
         size::check(source, &mut report);
     }
     report.findings.extend(size::check_ratchet(&sources));
