@@ -33,7 +33,7 @@ mod sections;
 mod settings;
 mod units;
 
-pub use load::{load, parse};
+pub use load::{load, load_one, parse};
 pub use located::Located;
 pub use model::{
     BreakerRule, BreakerSection, BulkheadSection, CallRef, DependencySection, Fallback,
@@ -42,5 +42,6 @@ pub use model::{
 };
 pub use print::dependency_table;
 pub use problem::{Problem, Problems};
+pub use sections::{check_broker, check_store};
 pub use settings::{Setting, SettingValue, Settings, SettingsReader};
 pub use units::{parse_duration, show_duration};

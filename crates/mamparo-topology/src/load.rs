@@ -44,17 +44,22 @@ pub fn parse(file: &str, text: &str) -> Result<PolicyFile, Problems> {
 pub fn load(paths: &[impl AsRef<Path>]) -> Result<Vec<PolicyFile>, Problems> {
     let (mut policies, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
-        let name = path.as_ref().display().to_string();
-        let parsed = match std::fs::read_to_string(path) {
-            Ok(text) => parse(&name, &text),
-            Err(error) => {
-                Err(Problem::of_file(name, format!("cannot read the file: {error}")).into())
-            }
-        };
-        match parsed {
+        match load_one(path) {
             Ok(policy) => policies.push(policy),
             Err(found) => problems.extend(found),
         }
     }
     Problems::or(problems, policies)
+}
+
+/// Reads and parses one file.
+///
+/// # Errors
+/// Every mistake of the file, or why it can't be read.
+pub fn load_one(path: impl AsRef<Path>) -> Result<PolicyFile, Problems> {
+    let name = path.as_ref().display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&name, &text),
+        Err(error) => Err(Problem::of_file(name, format!("cannot read the file: {error}")).into()),
+    }
 }

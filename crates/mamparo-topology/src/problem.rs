@@ -103,6 +103,12 @@ impl Problems {
     }
 }
 
+impl Extend<Problem> for Problems {
+    fn extend<T: IntoIterator<Item = Problem>>(&mut self, more: T) {
+        self.0.extend(more);
+    }
+}
+
 impl From<Problem> for Problems {
     fn from(problem: Problem) -> Self {
         Self(vec![problem])

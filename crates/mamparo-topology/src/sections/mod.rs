@@ -6,6 +6,8 @@ mod route;
 mod saga;
 mod service;
 
+pub use service::{check_broker, check_store};
+
 use std::time::Duration;
 
 use crate::reader::Section;

@@ -11,8 +11,8 @@ pub(super) fn read(mut section: Section<'_, '_>) -> Option<ServiceSection> {
     let owner = section.require::<String>("owner");
     let request_budget = section.within("request_budget", SHORTEST..=LONGEST);
     let listen = listen(&mut section);
-    let store = address(&mut section, "store", &["sqlite:", "postgres://"]);
-    let broker = address(&mut section, "broker", &["sqlite:", "amqp://", "amqps://"]);
+    let store = address(&mut section, "store", check_store);
+    let broker = address(&mut section, "broker", check_broker);
     for (key, value) in [("name", &name), ("owner", &owner)] {
         if value.as_ref().is_some_and(|value| value.trim().is_empty()) {
             section.complain(key, "is empty", None);
@@ -38,14 +38,39 @@ fn listen(section: &mut Section<'_, '_>) -> Located<SocketAddr> {
 fn address(
     section: &mut Section<'_, '_>,
     key: &'static str,
-    schemes: &[&str],
+    check: impl Fn(&str) -> Result<(), String>,
 ) -> Option<Located<String>> {
     let text = section.get::<String>(key)?;
+    match check(&text) {
+        Ok(()) => Some(text),
+        Err(hint) => {
+            let message = format!("{:?} is no address of a {key}", text.value);
+            section.complain(key, &message, Some(hint));
+            None
+        }
+    }
+}
+
+/// Is `text` the address of a store: `sqlite:path`, `sqlite::memory:` or `postgres://…`?
+///
+/// # Errors
+/// How to write one.
+pub fn check_store(text: &str) -> Result<(), String> {
+    check_scheme(text, &["sqlite:", "postgres://"])
+}
+
+/// Is `text` the address of a broker: `sqlite:path`, `amqp://…` or `amqps://…`?
+///
+/// # Errors
+/// How to write one.
+pub fn check_broker(text: &str) -> Result<(), String> {
+    check_scheme(text, &["sqlite:", "amqp://", "amqps://"])
+}
+
+fn check_scheme(text: &str, schemes: &[&str]) -> Result<(), String> {
     let fits = |scheme: &&str| text.starts_with(*scheme) && text.len() > scheme.len();
     if schemes.iter().any(fits) {
-        return Some(text);
+        return Ok(());
     }
-    let hint = format!("it begins with {}", schemes.join(" or "));
-    section.complain(key, &format!("{:?} is no address of a {key}", text.value), Some(hint));
-    None
+    Err(format!("it begins with {}", schemes.join(" or ")))
 }
