@@ -390,6 +390,6 @@ async fn require_queue<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn names<DB: Backend>(_store: &Store<DB>) -> Result<Vec<String>, StoreError> {
-    todo!()
+pub async fn names<DB: Backend>(store: &Store<DB>) -> Result<Vec<String>, StoreError> {
+    Ok(totals(store).await?.into_iter().map(|totals| totals.queue).collect())
 }

@@ -1,0 +1,62 @@
+//! What a service writes to handle messages.
+
+use std::future::Future;
+use std::time::Duration;
+
+use mamparo_call::CallError;
+use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::message::delivery::Answer;
+use mamparo_store::{Backend, Transaction};
+
+use crate::Message;
+
+/// Handles the messages of one queue, in two parts: first whatever takes time, outside any
+/// transaction; then the change, inside one.
+///
+/// SQLite has one writer, and no database likes a transaction that waits for somebody else's
+/// answer. So calls of other services belong in [`prepare`](Self::prepare), and
+/// [`apply`](Self::apply) only writes.
+pub trait Handler<DB: Backend>: Send + Sync + 'static {
+    /// What `prepare` found out for `apply`.
+    type Facts: Send;
+
+    /// Finds out what is needed. May run again for the same message, so what it does elsewhere
+    /// must be idempotent or keyed. Skipped for a message that has been applied already.
+    ///
+    /// # Errors
+    /// The answer, when there is nothing to apply: [`Answer::Done`] included.
+    fn prepare(
+        &self,
+        message: &Message,
+    ) -> impl Future<Output = Result<Self::Facts, Answer>> + Send;
+
+    /// Applies the change in `tx`, outbox events included. The inbox row is in it already:
+    /// [`Answer::Done`] commits all of it, any other answer rolls all of it back.
+    fn apply(
+        &self,
+        message: &Message,
+        facts: Self::Facts,
+        tx: &mut Transaction<'_, DB>,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
+/// How long to pause for a guard that does not say when to come back.
+const REFUSED_DELAY: Duration = Duration::from_secs(1);
+
+/// The answer for a call that gave no value: an open circuit pauses the queue without counting an
+/// attempt, another local refusal defers this message, a permanent failure is dead at once, and
+/// everything else is another attempt.
+pub fn answer_of<E: std::error::Error + 'static>(error: &CallError<E>) -> Answer {
+    let reason = crate::error::chain(error);
+    if let CallError::Refused { reason: guard, retry_after, .. } = error {
+        let delay = retry_after.unwrap_or(REFUSED_DELAY);
+        return match *guard == Refusal::CircuitOpen {
+            true => Answer::Unavailable { delay, reason },
+            false => Answer::Defer { delay },
+        };
+    }
+    if error.is_permanent() {
+        return Answer::Dead { reason };
+    }
+    Answer::RetryAfter { delay: error.retry_after(), reason }
+}

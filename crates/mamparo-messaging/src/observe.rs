@@ -1,0 +1,132 @@
+//! The one room of messaging that speaks to metrics and the log, from what the machines answered.
+
+use mamparo_core::message::delivery::Decision;
+use mamparo_core::message::intake::Phase;
+use mamparo_core::message::relay::Alarm;
+use mamparo_store::outbox::OutboxStats;
+
+use crate::error::chain;
+use crate::{Message, MessagingError};
+
+/// A message was settled.
+pub(crate) fn settled(queue: &str, message: &Message, decision: &Decision) {
+    count(queue, decision.outcome());
+    let (id, kind, key) = (&message.id, &message.kind, &message.key);
+    match decision {
+        Decision::Ack => tracing::debug!(queue, id, kind, key, "message done"),
+        Decision::Wait { reason, .. } => {
+            tracing::warn!(queue, id, kind, key, reason, "message waits for another attempt");
+        }
+        Decision::GiveBack { reason, delay } => {
+            tracing::warn!(queue, id, kind, key, reason, ?delay, "message deferred");
+        }
+        Decision::DeadLetter { reason, .. } => {
+            tracing::error!(queue, id, kind, key, reason, "message dead-lettered");
+        }
+    }
+}
+
+/// The inbox knew the message: its effects stand already.
+pub(crate) fn duplicate(queue: &str, message: &Message) {
+    count(queue, "duplicate");
+    let (id, kind) = (&message.id, &message.kind);
+    tracing::info!(queue, id, kind, "message was applied before, acknowledged only");
+}
+
+/// A copy was not confirmed, so the original stays.
+pub(crate) fn unconfirmed(queue: &str, to: &str, message: &Message, why: &str) {
+    count(queue, "unconfirmed");
+    let id = &message.id;
+    tracing::error!(queue, to, id, why, "copy not confirmed, the original stays in its queue");
+}
+
+/// A message was settled after its hand-out was over.
+pub(crate) fn stale(queue: &str, message: &Message) {
+    count(queue, "stale");
+    let id = &message.id;
+    tracing::warn!(queue, id, "hand-out was over, settling it changed nothing");
+}
+
+/// The attempts header made no sense.
+pub(crate) fn unreadable_attempts(queue: &str, message: &Message) {
+    let id = &message.id;
+    tracing::warn!(queue, id, "header x-attempts is unreadable, counted as 0");
+}
+
+/// The intake changed its phase.
+pub(crate) fn phase(queue: &str, phase: Phase, reason: &str) {
+    let (value, text) = match phase {
+        Phase::Flowing => (0.0, "consumer flows"),
+        Phase::Probing => (1.0, "consumer lets one message through"),
+        Phase::Paused => (2.0, "consumer pauses"),
+    };
+    metrics::gauge!("mamparo_consumer_phase", "queue" => queue.to_owned()).set(value);
+    tracing::warn!(queue, reason, "{text}");
+}
+
+/// The consumer is subscribed, or is not.
+pub(crate) fn subscribed(queue: &str, yes: bool) {
+    let gauge = metrics::gauge!("mamparo_consumer_subscribed", "queue" => queue.to_owned());
+    gauge.set(f64::from(u8::from(yes)));
+    tracing::info!(queue, subscribed = yes, "consumer");
+}
+
+/// The consumer lost its broker or its store and will come back.
+pub(crate) fn disconnected(queue: &str, error: &MessagingError, tries: u32) {
+    metrics::counter!("mamparo_consumer_reconnects_total", "queue" => queue.to_owned())
+        .increment(1);
+    tracing::warn!(queue, error = chain(error), tries, "consumer lost its broker, reconnecting");
+}
+
+/// An operation beside the main path failed; it will be tried again by itself.
+pub(crate) fn aside(queue: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(queue, error = chain(error), "consumer");
+}
+
+/// How many messages lie in a queue.
+pub(crate) fn depth(queue: &str, messages: u64) {
+    metrics::gauge!("mamparo_queue_depth", "queue" => queue.to_owned()).set(messages as f64);
+}
+
+/// The relay published a row.
+pub(crate) fn relayed(exchange: &str) {
+    let labels = [("exchange", exchange.to_owned()), ("outcome", "confirmed".to_owned())];
+    metrics::counter!("mamparo_relay_messages_total", &labels).increment(1);
+}
+
+/// The relay could not publish a row; its key waits.
+pub(crate) fn postponed(exchange: &str, message: &Message, outcome: &str, tries: u32, a: Alarm) {
+    let labels = [("exchange", exchange.to_owned()), ("outcome", "postponed".to_owned())];
+    metrics::counter!("mamparo_relay_messages_total", &labels).increment(1);
+    let (id, kind, key) = (&message.id, &message.kind, &message.key);
+    match a {
+        Alarm::Warn => tracing::warn!(id, kind, key, outcome, tries, "event not published, waits"),
+        Alarm::Error => {
+            tracing::error!(id, kind, key, outcome, tries, "event not published again, waits");
+        }
+    }
+}
+
+/// The relay's store failed.
+pub(crate) fn relay_failed(error: &MessagingError, tries: u32) {
+    tracing::warn!(error = chain(error), tries, "relay lost its store, trying again");
+}
+
+/// What waits in the outbox.
+pub(crate) fn outbox(stats: OutboxStats, age: std::time::Duration) {
+    metrics::gauge!("mamparo_outbox_pending").set(stats.pending as f64);
+    metrics::gauge!("mamparo_outbox_parked").set(stats.parked as f64);
+    metrics::gauge!("mamparo_outbox_oldest_seconds").set(age.as_secs_f64());
+}
+
+/// A person moved or removed a dead letter.
+pub(crate) fn operated(queue: &str, verb: &'static str, id: &str, actor: &str, reason: &str) {
+    let labels = [("queue", queue.to_owned()), ("verb", verb.to_owned())];
+    metrics::counter!("mamparo_dlq_operations_total", &labels).increment(1);
+    tracing::warn!(queue, verb, id, actor, reason, "dead letter");
+}
+
+fn count(queue: &str, outcome: &'static str) {
+    let labels = [("queue", queue.to_owned()), ("outcome", outcome.to_owned())];
+    metrics::counter!("mamparo_messages_total", &labels).increment(1);
+}
