@@ -249,13 +249,16 @@ impl Breaker {
     /// Would [`Breaker::ask`] refuse now, and until when? Takes no place and changes nothing.
     #[must_use]
     pub fn refuses(&self, now: Moment) -> Option<Duration> {
-        match &self.state {
-            State::Closed { .. } => None,
-            State::Open { until } => (now < *until).then(|| now.until(*until)),
-            State::HalfOpen { in_flight, passed, .. } => {
-                let taken = *in_flight + *passed >= self.config.probes.max(1);
-                (taken && self.aged(now).is_none_or(|aged| aged == Event::AgedHanging))
-                    .then_some(HALF_OPEN_RETRY_AFTER)
+        match (&self.state, self.due(now)) {
+            // Both open circuits: the one that the asking would bring about, and the present one.
+            (State::HalfOpen { .. }, Some(Event::AgedHanging)) => Some(self.config.open_for),
+            (State::Open { until }, None) => Some(now.until(*until)),
+            (State::HalfOpen { in_flight, passed, .. }, None) => {
+                (*in_flight + *passed >= self.config.probes.max(1)).then_some(HALF_OPEN_RETRY_AFTER)
+            }
+            // Closed, or about to let calls through again.
+            (State::Closed { .. }, _) | (State::Open { .. } | State::HalfOpen { .. }, Some(_)) => {
+                None
             }
         }
     }

@@ -1,0 +1,43 @@
+//! What the tests of this crate share: an error that can be anything, and a dependency to call.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of it")]
+
+use std::time::Duration;
+
+use mamparo_call::{CallError, Classify, Dependency, DependencyBuilder, Failure};
+use mamparo_core::backoff::Backoff;
+use mamparo_core::call::breaker::{BreakerConfig, Trip};
+
+/// An error that says of itself what it is told to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it failed")]
+pub struct Broken(pub Failure);
+
+impl Classify for Broken {
+    fn classify(&self) -> Failure {
+        self.0
+    }
+}
+
+pub type Answer<T> = Result<T, CallError<Broken>>;
+
+pub fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// 700 ms, 3 attempts, no further policy.
+pub fn catalog() -> DependencyBuilder {
+    Dependency::builder("catalog")
+        .service("orders")
+        .attempt_timeout(millis(700))
+        .retry(3, Backoff::default())
+}
+
+/// Opens at the first failure.
+pub fn touchy(probes: u32) -> BreakerConfig {
+    BreakerConfig {
+        trip: Trip::Failures { failures: 1, window: Duration::from_secs(10) },
+        probes,
+        ..BreakerConfig::default()
+    }
+}
