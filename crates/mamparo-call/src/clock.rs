@@ -65,6 +65,8 @@ pub fn entropy() -> SeededRng {
 
 #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
 fn read() -> tokio::time::Instant {
+    #[cfg(test)]
+    tests::READINGS.set(tests::READINGS.get() + 1);
     tokio::time::Instant::now()
 }
 
@@ -79,8 +81,13 @@ fn moment_of(instant: tokio::time::Instant) -> Moment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    thread_local! {
+        /// Readings of the clock by this thread, for tests that count them.
+        pub(crate) static READINGS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_paused_clock_moves_moments_and_wall_time_alike() {

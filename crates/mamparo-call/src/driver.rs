@@ -202,3 +202,43 @@ impl Rng for LazyRng {
         self.0.get_or_insert_with(clock::entropy).next_u64()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mamparo_core::call::breaker::{BreakerConfig, Over, Trip};
+
+    use super::*;
+    use crate::Dependency;
+    use crate::clock::tests::READINGS;
+
+    #[derive(Debug)]
+    struct Never;
+
+    impl Classify for Never {
+        fn classify(&self) -> Failure {
+            Failure::PERMANENT
+        }
+    }
+
+    async fn readings_of_a_success(breaker: BreakerConfig) -> u32 {
+        let built = Dependency::builder("catalog")
+            .attempt_timeout(Duration::from_millis(700))
+            .breaker(breaker)
+            .bulkhead(20, 0)
+            .build()
+            .expect("sound");
+        let before = READINGS.get();
+        let answer = built.call(Repeatable::Idempotent, |_| async { Ok::<_, Never>(()) }).await;
+        answer.expect("it works");
+        READINGS.get() - before
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_success_reads_the_clock_once_and_twice_where_a_rate_needs_its_end() {
+        assert_eq!(readings_of_a_success(BreakerConfig::default()).await, 1);
+        let over = Over::Time(Duration::from_secs(10));
+        let trip = Trip::Rate { failure_rate: 0.5, min_calls: 10, over };
+        let breaker = BreakerConfig { trip, ..BreakerConfig::default() };
+        assert_eq!(readings_of_a_success(breaker).await, 2);
+    }
+}

@@ -1,5 +1,11 @@
 //! Whatever happens to a call, its slot, ticket and probe place come back.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "each set is owned by its test, which joins it; helpers of tests end the test"
+)]
+
 mod support;
 
 use std::cell::Cell;

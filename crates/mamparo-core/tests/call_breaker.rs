@@ -1,5 +1,7 @@
 //! The breaker: the mission's figures, the faults of others, and every row of its table.
 
+#![expect(clippy::expect_used, reason = "helpers of tests end the test")]
+
 use std::time::Duration;
 
 use mamparo_core::call::breaker::{

@@ -1,5 +1,7 @@
 //! The bulkhead: never more than its limit, first come first served, and no slot is ever lost.
 
+#![expect(clippy::panic, reason = "helpers of tests end the test")]
+
 use mamparo_core::call::bulkhead::{Bulkhead, BulkheadConfig, Entry, Ticket};
 use proptest::prelude::*;
 

@@ -1,5 +1,7 @@
 //! The pipeline: one call step by step, and many calls at once in any order.
 
+#![expect(clippy::panic, clippy::wildcard_enum_match_arm, reason = "helpers of tests end the test")]
+
 use std::time::Duration;
 
 use mamparo_core::backoff::Backoff;

@@ -1,0 +1,84 @@
+//! What a call leaves behind in the metrics.
+
+mod support;
+
+use std::time::Duration;
+
+use mamparo_call::{Dependency, Failure, Repeatable};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use support::{Answer, Broken, catalog, touchy};
+
+/// Runs `calls` against a fresh recorder and returns what would be scraped.
+fn scraped(calls: impl AsyncFnOnce()) -> String {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    metrics::with_local_recorder(&recorder, || runtime.map(|runtime| runtime.block_on(calls())))
+        .map(|()| handle.render())
+        .unwrap_or_default()
+}
+
+async fn call(dependency: &Dependency, failure: Option<Failure>) -> Answer<()> {
+    dependency
+        .call(Repeatable::Idempotent, |_| async move {
+            failure.map_or(Ok(()), |failure| Err(Broken(failure)))
+        })
+        .await
+}
+
+#[test]
+fn attempts_retries_refusals_and_the_breaker_are_counted() {
+    let text = scraped(async || {
+        let catalog = catalog().breaker(touchy(1)).build().expect("sound");
+        call(&catalog, None).await.expect("it works");
+        call(&catalog, Some(Failure::PERMANENT)).await.expect_err("a 404 is an answer");
+        call(&catalog, Some(Failure::TRANSIENT)).await.expect_err("it opens");
+        call(&catalog, None).await.expect_err("it is open");
+        let mail = Dependency::builder("mail")
+            .service("orders")
+            .retry(3, mamparo_core::backoff::Backoff::default())
+            .build()
+            .expect("sound");
+        call(&mail, Some(Failure::TRANSIENT)).await.expect_err("three attempts");
+    });
+    for line in [
+        r#"circuit_breaker_state{service="orders",dependency="catalog"} 2"#,
+        r#"mamparo_attempts_total{service="orders",dependency="catalog",outcome="success"} 1"#,
+        r#"mamparo_attempts_total{service="orders",dependency="catalog",outcome="permanent"} 1"#,
+        r#"mamparo_attempts_total{service="orders",dependency="catalog",outcome="transient"} 1"#,
+        r#"mamparo_refusals_total{service="orders",dependency="catalog",reason="circuit-open"} 1"#,
+        r#"mamparo_retries_total{service="orders",dependency="mail"} 2"#,
+    ] {
+        assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
+    }
+    assert!(!text.contains(r#"circuit_breaker_state{service="orders",dependency="mail"}"#));
+}
+
+#[test]
+fn the_gauge_is_there_before_the_first_call_and_follows_every_change() {
+    let gauge = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("circuit_breaker_state{"));
+        line.and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
+    };
+    let text = scraped(async || {
+        catalog().breaker(touchy(1)).build().expect("sound");
+    });
+    assert_eq!(gauge(&text).as_deref(), Some("0"));
+    for (probe, value) in [(None, "0"), (Some(Failure::TRANSIENT), "2")] {
+        let text = scraped(async || {
+            let catalog = catalog().breaker(touchy(1)).build().expect("sound");
+            call(&catalog, Some(Failure::TRANSIENT)).await.expect_err("it opens");
+            tokio::time::advance(Duration::from_secs(30)).await;
+            call(&catalog, probe).await.ok();
+        });
+        assert_eq!(gauge(&text).as_deref(), Some(value));
+    }
+    let text = scraped(async || {
+        let catalog = catalog().breaker(touchy(2)).build().expect("sound");
+        call(&catalog, Some(Failure::TRANSIENT)).await.expect_err("it opens");
+        tokio::time::advance(Duration::from_secs(30)).await;
+        call(&catalog, None).await.expect("one of two probes");
+    });
+    assert_eq!(gauge(&text).as_deref(), Some("1"));
+}
