@@ -1,0 +1,121 @@
+//! The way in: forwards what the routes name, and never retries. What a service answers reaches
+//! the caller as it is, refusals with their `Retry-After` included.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use http::header::{AGE, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use mamparo::call::CallError;
+use mamparo::http::{HttpClient, HttpError, Problem};
+
+use super::trouble;
+
+/// Request headers that travel on. Ids, trace and deadline are the client's own business.
+const INWARD: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("idempotency-key")];
+/// Answer headers that travel back.
+const OUTWARD: [HeaderName; 5] = [
+    CONTENT_TYPE,
+    LOCATION,
+    AGE,
+    RETRY_AFTER,
+    HeaderName::from_static("idempotency-replayed"),
+];
+
+/// Where requests go.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    /// Takes and shows orders.
+    pub orders: HttpClient,
+    /// Lists orders with names.
+    pub bff: HttpClient,
+    /// Shows products.
+    pub catalog: HttpClient,
+}
+
+/// The routes.
+pub fn router(gateway: Gateway) -> Router {
+    let gateway = Arc::new(gateway);
+    Router::new()
+        .route("/v1/orders", any(orders))
+        .route("/v1/orders/{id}", any(order))
+        .route("/v1/products", any(products))
+        .with_state(gateway)
+}
+
+async fn orders(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    if request.method() == Method::POST {
+        forward(&gateway.orders, request).await
+    } else if request.method() == Method::GET {
+        forward(&gateway.bff, request).await
+    } else {
+        not_allowed()
+    }
+}
+
+async fn order(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    only_get(&gateway.orders, request).await
+}
+
+async fn products(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    only_get(&gateway.catalog, request).await
+}
+
+async fn only_get(to: &HttpClient, request: Request) -> Response {
+    if request.method() == Method::GET { forward(to, request).await } else { not_allowed() }
+}
+
+fn not_allowed() -> Response {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED").into_response()
+}
+
+async fn forward(to: &HttpClient, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let limit = mamparo::core::limits::BODY_BYTES_MAX;
+    let Ok(body) = axum::body::to_bytes(body, limit).await else {
+        return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE").into_response();
+    };
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut forwarded = to.request(parts.method, path).body(body);
+    for name in INWARD {
+        if let Some(value) = parts.headers.get(&name) {
+            let Ok(text) = value.to_str() else {
+                let what = format!("header {name} is not ASCII");
+                return Problem::new(StatusCode::BAD_REQUEST, "MALFORMED_REQUEST")
+                    .detail(what)
+                    .into_response();
+            };
+            forwarded = forwarded.header(name, text);
+        }
+    }
+    match forwarded.send().await {
+        Ok(answer) => outward(answer.status(), answer.headers(), answer.body().clone()),
+        Err(error) => refusal(&error),
+    }
+}
+
+/// What the service itself has said goes back as it is; what never reached it, or came back
+/// broken, is our own answer.
+fn refusal(error: &CallError<HttpError>) -> Response {
+    if let CallError::Failed { source, .. } = error
+        && let Some(answer) = source.answer()
+    {
+        return outward(answer.status(), answer.headers(), answer.body().clone());
+    }
+    Problem::from(error).into_response()
+}
+
+fn outward(status: StatusCode, headers: &HeaderMap, body: bytes::Bytes) -> Response {
+    let mut response = Response::builder().status(status);
+    for name in OUTWARD {
+        if let Some(value) = headers.get(&name) {
+            response = response.header(name, value);
+        }
+    }
+    response
+        .body(body.into())
+        .unwrap_or_else(|error| trouble(&error).into_response())
+}

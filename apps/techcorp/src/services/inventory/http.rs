@@ -1,0 +1,66 @@
+//! Inventory's HTTP side: a reservation by hand, with the order's id as its idempotency key.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::post;
+use http::StatusCode;
+use mamparo::call::clock;
+use mamparo::http::Problem;
+use mamparo::http::server::{Answer, Claimed, Idempotency, Json};
+use mamparo::store::SqliteStore;
+use serde::Serialize;
+
+use super::rows::State as Stands;
+use super::saga;
+use crate::events::OrderCreated;
+use crate::services::trouble;
+
+/// What the handlers need.
+#[derive(Debug, Clone)]
+pub struct Inventory {
+    /// Inventory's own database.
+    pub store: SqliteStore,
+    /// How long goods are held.
+    pub expiry: Duration,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReservationView {
+    order_id: String,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+}
+
+/// The routes.
+pub fn router(inventory: Inventory) -> Router {
+    let guard = Idempotency::required(inventory.store.clone());
+    Router::new().route("/v1/reservations", guard.around(post(reserve))).with_state(inventory)
+}
+
+/// 201 with the reservation, or 409 `OUT_OF_STOCK`: an answer, not a failure. Both are kept.
+async fn reserve(
+    State(inventory): State<Inventory>,
+    claimed: Claimed,
+    Json(order): Json<OrderCreated>,
+) -> Result<Answer, Problem> {
+    let mut tx = inventory.store.begin().await?;
+    let reserved = saga::reserve(&mut tx, &order, inventory.expiry, clock::wall()).await;
+    let reserved = reserved.map_err(|error| trouble(&error))?;
+    let view = ReservationView {
+        order_id: reserved.order_id,
+        status: reserved.state.name(),
+        expires_at: reserved.expires.map(|at| at.to_string()),
+    };
+    let status = match reserved.state {
+        Stands::Active | Stands::Sold => StatusCode::CREATED,
+        Stands::Released | Stands::Rejected | Stands::Tombstone => StatusCode::CONFLICT,
+    };
+    let answer = Answer::json(status, &view)?;
+    claimed.complete(&mut tx, &answer).await?;
+    inventory.store.commit(tx).await?;
+    Ok(answer)
+}

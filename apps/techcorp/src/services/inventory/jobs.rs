@@ -1,0 +1,141 @@
+//! Inventory's two sweeps: reservations that ran out, and reservations that orders know nothing of.
+
+use std::collections::BTreeMap;
+
+use mamparo::call::clock;
+use mamparo::core::limits;
+use mamparo::core::saga::order::OrderState;
+use mamparo::core::saga::reconcile::{Evidence, Reconciliation, Verdict};
+use mamparo::http::HttpClient;
+use mamparo::store::SqliteStore;
+
+use super::rows::{self, Reservation};
+use super::saga::{self, because};
+use crate::services::answers::HandlerError;
+use crate::services::orders::http::OrderList;
+
+/// Gives free what nobody confirmed in time. How many reservations that were.
+///
+/// # Errors
+/// What the database said.
+pub async fn expire(store: &SqliteStore, batch: u32) -> Result<u32, HandlerError> {
+    let mut released = 0;
+    for id in rows::expired(store.reader(), clock::wall(), batch).await? {
+        released += u32::from(release(store, &id, because::EXPIRED).await?);
+    }
+    Ok(released)
+}
+
+async fn release(store: &SqliteStore, id: &str, reason: &str) -> Result<bool, HandlerError> {
+    let mut tx = store.begin().await?;
+    let Some(reservation) = rows::find(&mut *tx, id).await? else { return Ok(false) };
+    let done = saga::release(&mut tx, &reservation, reason, clock::wall()).await?;
+    store.commit(tx).await?;
+    if done {
+        tracing::warn!(order = id, reason, "goods are free again");
+    }
+    Ok(done)
+}
+
+/// The net under the trapeze: compares old active reservations with what orders say.
+#[derive(Debug, Clone)]
+pub struct Reconciler {
+    /// Inventory's own database.
+    pub store: SqliteStore,
+    /// Who knows the orders.
+    pub orders: HttpClient,
+    /// How it decides.
+    pub plan: Reconciliation,
+}
+
+/// What one run found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Found {
+    /// Reservations compared.
+    pub looked: u32,
+    /// Given free.
+    pub released: u32,
+    /// Reported to people and left alone.
+    pub reported: u32,
+}
+
+impl Reconciler {
+    /// One run over all active reservations that are old enough, page by page.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn run(&self) -> Result<Found, HandlerError> {
+        let (mut found, mut cursor) = (Found::default(), String::new());
+        loop {
+            let before = clock::wall().minus(self.plan.older_than);
+            let batch = limits::BATCH_MAX;
+            let page = rows::active_before(self.store.reader(), before, &cursor, batch).await?;
+            let Some(last) = page.last() else { return Ok(found) };
+            cursor.clone_from(&last.order_id);
+            self.compare(&page, &mut found).await?;
+        }
+    }
+
+    async fn compare(&self, page: &[Reservation], found: &mut Found) -> Result<(), HandlerError> {
+        let known = self.ask(page).await;
+        let evidence = |reservation: &Reservation| match &known {
+            None => Evidence::None,
+            Some(states) => match states.get(&reservation.order_id) {
+                Some(state) => Evidence::State(*state),
+                None => Evidence::Unknown,
+            },
+        };
+        let all: Vec<_> = page.iter().map(|r| (r, evidence(r))).collect();
+        let unknown = all.iter().filter(|(_, e)| *e == Evidence::Unknown).count();
+        let plausible = self.plan.plausible(count(all.len()), count(unknown));
+        if !plausible {
+            tracing::error!(unknown, looked = all.len(), "orders seem to have lost their memory");
+        }
+        for (reservation, evidence) in all {
+            found.looked += 1;
+            let id = &reservation.order_id;
+            let verdict = self.plan.ask(clock::wall(), reservation.reserved, evidence);
+            let held = evidence == Evidence::Unknown && !plausible;
+            match verdict {
+                Verdict::Keep => {}
+                Verdict::Release if !held => {
+                    tracing::error!(order = %id, ?evidence, "discrepancy: released");
+                    let released = release(&self.store, id, because::RECONCILED).await?;
+                    found.released += u32::from(released);
+                }
+                Verdict::Release | Verdict::Report => {
+                    tracing::error!(order = %id, ?evidence, "discrepancy: reported");
+                    found.reported += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The states of a page's orders in one request; `None` when orders did not tell.
+    async fn ask(&self, page: &[Reservation]) -> Option<BTreeMap<String, OrderState>> {
+        let ids: Vec<&str> = page.iter().map(|r| r.order_id.as_str()).collect();
+        let request = self.orders.get("/v1/orders").query("ids", ids.join(","));
+        let list = match request.send().await.map(|answer| answer.json::<OrderList>()) {
+            Ok(Ok(list)) => list,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "reconciliation can't read the orders' answer");
+                return None;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "reconciliation gets no answer from orders");
+                return None;
+            }
+        };
+        let mut states = BTreeMap::new();
+        for order in list.orders {
+            // A state that we do not know is no evidence about anything on this page.
+            states.insert(order.id, OrderState::from_name(&order.status)?);
+        }
+        Some(states)
+    }
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

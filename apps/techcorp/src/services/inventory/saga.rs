@@ -1,0 +1,178 @@
+//! What inventory does when orders come and go.
+
+use std::time::Duration;
+
+use mamparo::call::clock;
+use mamparo::core::time::WallTime;
+use mamparo::messaging::{Answer, Handler, Message};
+use mamparo::store::Transaction;
+use sqlx::Sqlite;
+
+use super::rows::{self, Reservation, State};
+use crate::events::{
+    OrderCancelled, OrderConfirmed, OrderCreated, StockRejected, StockReleased, StockReserved, kind,
+};
+use crate::services::answers::{HandlerError, answer};
+use crate::services::emit;
+
+/// Why goods were given free.
+pub mod because {
+    /// The order was cancelled.
+    pub const CANCELLED: &str = "ORDER_CANCELLED";
+    /// Nobody confirmed the order in time.
+    pub const EXPIRED: &str = "EXPIRED";
+    /// Reconciliation found an order that is cancelled or unknown.
+    pub const RECONCILED: &str = "RECONCILED";
+}
+
+/// Handles what orders say.
+#[derive(Debug)]
+pub struct StockSaga {
+    /// How long goods are held for an order that is not confirmed.
+    pub expiry: Duration,
+}
+
+/// A message, read.
+#[derive(Debug)]
+pub enum Said {
+    /// `order.created`
+    Created(OrderCreated),
+    /// `order.confirmed`
+    Confirmed(OrderConfirmed),
+    /// `order.cancelled`
+    Cancelled(OrderCancelled),
+}
+
+impl Handler<Sqlite> for StockSaga {
+    type Facts = Said;
+
+    async fn prepare(&self, message: &Message) -> Result<Said, Answer> {
+        match message.kind.as_str() {
+            kind::ORDER_CREATED => message.decode().map(Said::Created),
+            kind::ORDER_CONFIRMED => message.decode().map(Said::Confirmed),
+            kind::ORDER_CANCELLED => message.decode().map(Said::Cancelled),
+            other => Err(Answer::Dead {
+                reason: format!("inventory does not know events of type {other:?}"),
+            }),
+        }
+    }
+
+    async fn apply(
+        &self,
+        _message: &Message,
+        said: Said,
+        tx: &mut Transaction<'_, Sqlite>,
+    ) -> Answer {
+        let now = clock::wall();
+        let done = match said {
+            Said::Created(order) => reserve(tx, &order, self.expiry, now).await.map(|_| ()),
+            Said::Confirmed(order) => sell(tx, &order.order_id).await,
+            Said::Cancelled(order) => cancel(tx, &order, now).await,
+        };
+        match done {
+            Ok(()) => Answer::Done,
+            Err(error) => answer(&error),
+        }
+    }
+}
+
+/// Reserves all lines of an order, or none, and says so. An order that has a reservation keeps it.
+///
+/// # Errors
+/// What the database said.
+pub async fn reserve(
+    tx: &mut Transaction<'_, Sqlite>,
+    order: &OrderCreated,
+    expiry: Duration,
+    now: WallTime,
+) -> Result<Reservation, HandlerError> {
+    if let Some(known) = rows::find(&mut **tx, &order.order_id).await? {
+        return Ok(known);
+    }
+    let expires = now.plus(expiry);
+    let mut reservation = Reservation {
+        order_id: order.order_id.clone(),
+        customer_id: order.customer_id.clone(),
+        lines: order.lines.clone(),
+        total_cents: order.total_cents,
+        state: State::Active,
+        reserved: now,
+        expires: Some(expires),
+    };
+    match rows::take(tx, &order.lines).await? {
+        None => {
+            rows::insert(tx, &reservation, None).await?;
+            let payload = StockReserved {
+                order_id: order.order_id.clone(),
+                customer_id: order.customer_id.clone(),
+                total_cents: order.total_cents,
+                expires_at_unix_ms: expires.unix_millis(),
+            };
+            emit(tx, kind::STOCK_RESERVED, &order.order_id, &payload, now).await?;
+        }
+        // Too little is an answer, not a failure: it is done, and orders hear of it.
+        Some(product) => {
+            (reservation.state, reservation.expires) = (State::Rejected, None);
+            let reason = format!("{product} is short");
+            rows::insert(tx, &reservation, Some(&reason)).await?;
+            let payload = StockRejected { order_id: order.order_id.clone(), reason };
+            emit(tx, kind::STOCK_REJECTED, &order.order_id, &payload, now).await?;
+        }
+    }
+    Ok(reservation)
+}
+
+/// The order is paid: its goods are no longer held for a time but for good.
+async fn sell(tx: &mut Transaction<'_, Sqlite>, order_id: &str) -> Result<(), HandlerError> {
+    if !rows::advance(tx, order_id, State::Active, State::Sold, "ORDER_CONFIRMED").await? {
+        let state = rows::find(&mut **tx, order_id).await?.map(|r| r.state.name());
+        tracing::error!(order = order_id, ?state, "a confirmed order has no active reservation");
+    }
+    Ok(())
+}
+
+/// The order is cancelled: its goods are free, whether they were reserved before or would be later.
+async fn cancel(
+    tx: &mut Transaction<'_, Sqlite>,
+    order: &OrderCancelled,
+    now: WallTime,
+) -> Result<(), HandlerError> {
+    match rows::find(&mut **tx, &order.order_id).await? {
+        Some(reservation) if reservation.state == State::Active => {
+            release(tx, &reservation, because::CANCELLED, now).await.map(|_| ())
+        }
+        Some(_) => Ok(()),
+        None => {
+            let tombstone = Reservation {
+                order_id: order.order_id.clone(),
+                customer_id: order.customer_id.clone(),
+                lines: Vec::new(),
+                total_cents: 0,
+                state: State::Tombstone,
+                reserved: now,
+                expires: None,
+            };
+            Ok(rows::insert(tx, &tombstone, Some(&order.reason)).await?)
+        }
+    }
+}
+
+/// Gives an active reservation's goods free and says so. `false` when it is no longer active.
+///
+/// # Errors
+/// What the database said.
+pub async fn release(
+    tx: &mut Transaction<'_, Sqlite>,
+    reservation: &Reservation,
+    reason: &str,
+    now: WallTime,
+) -> Result<bool, HandlerError> {
+    let id = &reservation.order_id;
+    if !rows::advance(tx, id, State::Active, State::Released, reason).await? {
+        return Ok(false);
+    }
+    rows::put_back(tx, &reservation.lines).await?;
+    let payload = StockReleased { order_id: id.clone(), reason: reason.to_owned() };
+    emit(tx, kind::STOCK_RELEASED, id, &payload, now).await?;
+    Ok(true)
+}

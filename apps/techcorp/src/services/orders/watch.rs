@@ -1,0 +1,65 @@
+//! The watchdog's driver: finds what is overdue and feeds the saga the one event that it has.
+
+use mamparo::call::clock;
+use mamparo::core::saga::order::OrderEvent;
+use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
+use mamparo::store::SqliteStore;
+
+use super::rows;
+use super::saga::{self, Applied, Deadlines};
+use crate::services::answers::HandlerError;
+
+/// Watches over the orders of one database.
+#[derive(Debug, Clone)]
+pub struct OrderWatch {
+    /// Orders' own database.
+    pub store: SqliteStore,
+    /// How it works.
+    pub watchdog: Watchdog,
+    /// Limits of the states.
+    pub deadlines: Deadlines,
+}
+
+impl OrderWatch {
+    /// One cycle: how many orders it moved. Each order has a transaction of its own, so one that
+    /// can't be moved does not hold back the rest.
+    ///
+    /// # Errors
+    /// What the database said, before any order was looked at.
+    pub async fn cycle(&self) -> Result<u32, HandlerError> {
+        let now = clock::wall();
+        let due = rows::overdue(self.store.reader(), now, self.watchdog.batch).await?;
+        let mut moved = 0;
+        for (id, deadline) in due {
+            let suspect = Suspect { deadline: Some(deadline), failed_message: false, moved };
+            match self.watchdog.ask(now, &suspect) {
+                Verdict::Expire => match self.expire(&id).await {
+                    Ok(true) => moved += 1,
+                    Ok(false) => {}
+                    Err(error) => {
+                        let error = crate::services::answers::chain(&error);
+                        tracing::error!(order = %id, error, "failed to expire an order");
+                    }
+                },
+                Verdict::Leave | Verdict::Later => {}
+                Verdict::Hold => tracing::error!(order = %id, "overdue, with a failed message"),
+            }
+        }
+        Ok(moved)
+    }
+
+    async fn expire(&self, id: &str) -> Result<bool, HandlerError> {
+        let mut tx = self.store.begin().await?;
+        let now = clock::wall();
+        let event = OrderEvent::DeadlinePassed;
+        match saga::apply(&mut tx, id, event, &self.deadlines, now).await? {
+            Applied::By(then) => {
+                self.store.commit(tx).await?;
+                tracing::warn!(order = %id, ?then, "the order's deadline has passed");
+                Ok(true)
+            }
+            // Somebody moved it first; the next cycle sees what is left.
+            Applied::Raced => Ok(false),
+        }
+    }
+}

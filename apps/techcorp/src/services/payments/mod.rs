@@ -1,0 +1,6 @@
+//! Payments: charge through the PSP once, give back what was charged for cancelled orders.
+
+pub mod decide;
+pub mod psp;
+pub mod rows;
+pub mod saga;
