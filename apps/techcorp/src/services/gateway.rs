@@ -92,7 +92,7 @@ async fn forward(to: &HttpClient, request: Request) -> Response {
         }
     }
     match forwarded.send().await {
-        Ok(answer) => outward(answer.status(), answer.headers(), answer.body().clone()),
+        Ok(answer) => outward(answer.status, &answer.headers, answer.body.clone()),
         Err(error) => refusal(&error),
     }
 }
@@ -103,7 +103,7 @@ fn refusal(error: &CallError<HttpError>) -> Response {
     if let CallError::Failed { source, .. } = error
         && let Some(answer) = source.answer()
     {
-        return outward(answer.status(), answer.headers(), answer.body().clone());
+        return outward(answer.status, &answer.headers, answer.body.clone());
     }
     Problem::from(error).into_response()
 }

@@ -1,0 +1,283 @@
+//! How a service of the shop is put together from its policy file: database, broker, clients,
+//! server, consumer, relay, jobs, and the order in which all of it stops.
+
+use std::future::Future;
+use std::time::Duration;
+
+use axum::Router;
+use mamparo::call::{BuildError, Dependency, clock};
+use mamparo::core::backoff::Backoff;
+use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
+use mamparo::http::server::RateLimit;
+use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
+use mamparo::messaging::{
+    Broker, Consumer, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
+};
+use mamparo::service::{CancellationToken, Role, Service, Step, Telemetry};
+use mamparo::store::{SqliteStore, StoreError};
+use mamparo::topology::PolicyFile;
+use sqlx::Sqlite;
+use tokio::net::TcpListener;
+
+use crate::services::answers::{HandlerError, chain};
+
+/// How long requests in flight may take when the service stops.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How often, and for how long, a database is asked whether it is there.
+const PROBE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
+/// How long a dead relay's rows stay claimed.
+const RELAY_LEASE: Duration = Duration::from_secs(10);
+
+/// Why a service did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The policy file lacks something that this service can't do without.
+    #[error("start {service}: the policy file has no {what}")]
+    Missing {
+        /// The service.
+        service: String,
+        /// The section or key.
+        what: String,
+    },
+    /// A dependency's policies don't make sense together.
+    #[error("build the policies of a dependency")]
+    Policies(#[from] BuildError),
+    /// A dependency's address.
+    #[error("make a client")]
+    Client(#[from] HttpError),
+    /// The database.
+    #[error("open the database")]
+    Store(#[from] StoreError),
+    /// Seeding the database.
+    #[error("fill the database")]
+    Seed(#[from] sqlx::Error),
+    /// The broker.
+    #[error("open the broker")]
+    Broker(#[from] MessagingError),
+    /// The port.
+    #[error("listen on {address}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not a service of this shop.
+    #[error("start {0:?}: the shop has no such service")]
+    Unknown(String),
+}
+
+/// A service under construction.
+#[derive(Debug)]
+pub struct Host {
+    policy: PolicyFile,
+    service: Service,
+    telemetry: Telemetry,
+}
+
+impl Host {
+    /// An empty service with this policy file.
+    #[must_use]
+    pub fn new(policy: PolicyFile, telemetry: Telemetry) -> Self {
+        let service = Service::new(policy.service.name.value.clone());
+        Self { policy, service, telemetry }
+    }
+
+    /// The policy file.
+    #[must_use]
+    pub fn policy(&self) -> &PolicyFile {
+        &self.policy
+    }
+
+    /// The finished service.
+    #[must_use]
+    pub fn finish(self) -> Service {
+        self.service
+    }
+
+    /// The error for a part of the policy file that is not there.
+    #[must_use]
+    pub fn missing(&self, what: impl Into<String>) -> StartError {
+        StartError::Missing { service: self.service.name().to_owned(), what: what.into() }
+    }
+
+    /// A client for the dependency `name`, with its policies.
+    ///
+    /// # Errors
+    /// When the file does not name it, or its policies contradict each other.
+    pub fn client(&self, name: &str) -> Result<HttpClient, StartError> {
+        let section = self.policy.dependency(name);
+        let section = section.ok_or_else(|| self.missing(format!("[dependencies.{name}]")))?;
+        let dependency = Dependency::from_plan(section.plan(self.service.name()))?;
+        Ok(HttpClient::new(&section.url, dependency)?)
+    }
+
+    /// The service's database with its own `schema`, watched by a check and closed last.
+    ///
+    /// # Errors
+    /// When the file names none, or it can't be opened.
+    pub async fn store(&self, schema: &str) -> Result<SqliteStore, StartError> {
+        let address = self.policy.service.store.as_ref();
+        let address = address.ok_or_else(|| self.missing("service.store"))?;
+        let store = SqliteStore::open(address).await?;
+        store.apply(schema).await?;
+        let (check, probed) = (self.service.readiness().check("database"), store.clone());
+        self.service.tasks().spawn_essential(Role::Worker, "database check", |stop| async move {
+            let probe = || async { probed.ping().await.map_err(|error| chain(&error)) };
+            check.keep(PROBE.0, PROBE.1, probe, stop).await;
+        });
+        let closed = store.clone();
+        self.service.on_stop(Step::ClosePools, "database", || async move { closed.close().await });
+        Ok(store)
+    }
+
+    /// The broker that the policy file names.
+    ///
+    /// # Errors
+    /// When the file names none, or it can't be opened.
+    pub async fn broker(&self) -> Result<EmbeddedBroker, StartError> {
+        let address = self.policy.service.broker.as_ref();
+        let address = address.ok_or_else(|| self.missing("service.broker"))?;
+        let broker = EmbeddedBroker::open(address).await?;
+        let closed = broker.store().clone();
+        self.service.on_stop(Step::ClosePools, "broker", || async move { closed.close().await });
+        Ok(broker)
+    }
+
+    /// Consumes the queue `name` with `handler`. The service is ready only while it is subscribed.
+    ///
+    /// # Errors
+    /// When the file has no such queue, or the broker refuses it.
+    pub async fn consume<H: Handler<Sqlite>>(
+        &self,
+        name: &str,
+        broker: &EmbeddedBroker,
+        store: &SqliteStore,
+        handler: H,
+    ) -> Result<(), StartError> {
+        let section = self.policy.queue(name);
+        let section = section.ok_or_else(|| self.missing(format!("[queues.{name:?}]")))?;
+        let policy = section.policy();
+        broker.declare(&policy).await?;
+        let consumer = Consumer::new(broker.clone(), store.clone(), policy, handler);
+        let (handle, check) = (consumer.handle(), self.service.readiness().check(name));
+        let tasks = self.service.tasks();
+        tasks.spawn_essential(Role::Consumer, name, |stop| async move {
+            let summary = consumer.run(stop).await;
+            tracing::info!(?summary, "consumer stopped");
+        });
+        tasks.spawn_essential(Role::Worker, format!("{name} check"), |stop| async move {
+            let watch = async {
+                let mut subscribed = false;
+                while handle.wait_for(|health| health.subscribed != subscribed).await {
+                    let health = handle.health();
+                    subscribed = health.subscribed;
+                    if subscribed {
+                        check.ready();
+                    } else {
+                        check.not_ready(health.error.unwrap_or_else(|| "not subscribed".into()));
+                    }
+                }
+                stop.cancelled().await;
+            };
+            tokio::select! {
+                () = watch => {}
+                () = stop.cancelled() => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// Carries the outbox of `store` to `broker`.
+    pub fn relay(&self, broker: &EmbeddedBroker, store: &SqliteStore) {
+        let options = RelayOptions { lease: RELAY_LEASE, ..RelayOptions::default() };
+        let relay = Relay::new(store.clone(), broker.clone(), options);
+        self.service.tasks().spawn_essential(Role::Worker, "relay", |stop| async move {
+            let summary = relay.run(stop).await;
+            tracing::info!(?summary, "relay stopped");
+        });
+    }
+
+    /// Runs `cycle` again and again: after each it says how long to pause. Cycles never overlap; a
+    /// failed one is logged and tried again with backoff, and one that is running when the service
+    /// stops is awaited.
+    pub fn job<F>(
+        &self,
+        name: &'static str,
+        mut cycle: impl FnMut() -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<Duration, HandlerError>> + Send + 'static,
+    {
+        self.service.tasks().spawn_essential(Role::Worker, name, |stop| async move {
+            let (mut rng, backoff) = (clock::entropy(), Backoff::default());
+            let mut failures = 0;
+            while !stop.is_cancelled() {
+                let pause = match cycle().await {
+                    Ok(pause) => {
+                        failures = 0;
+                        pause
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        tracing::error!(job = name, error = chain(&error), failures, "job failed");
+                        backoff.delay(failures, &mut rng)
+                    }
+                };
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = clock::sleep_until(clock::now().plus(pause)) => {}
+                }
+            }
+        });
+    }
+
+    /// Serves `router` with the standard layers, health and metrics. Where it listens.
+    ///
+    /// # Errors
+    /// When the port can't be had.
+    pub async fn serve(&self, router: Router) -> Result<(), StartError> {
+        let address = *self.policy.service.listen;
+        let failed = |source| StartError::Listen { address: address.to_string(), source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        tracing::info!(service = self.service.name(), %local, "listening");
+        let router = standard(router, self.options()?).merge(self.health());
+        self.service.tasks().spawn_essential(Role::Server, "http", |stop: CancellationToken| {
+            async move {
+                let drained = serve(listener, router, stop.cancelled_owned(), DRAIN).await?;
+                tracing::info!(?drained, "server stopped");
+                Ok::<(), std::io::Error>(())
+            }
+        });
+        Ok(())
+    }
+
+    /// The budget of the file, and the limit that all of its routes share, if they have one.
+    fn options(&self) -> Result<ServerOptions, StartError> {
+        let budget = self.policy.service.request_budget.as_ref();
+        let budget = budget.ok_or_else(|| self.missing("service.request_budget"))?;
+        // Callers inside the shop pass on who asked; the shop's clients name themselves, as if an
+        // authentication in front had established it.
+        let mut options = ServerOptions::new(budget.value).trust_client_header(true);
+        if let Some(limit) = self.policy.routes.iter().find_map(|route| route.rate_limit.as_ref()) {
+            options = options.rate_limit(RateLimit::new(limit.config()));
+        }
+        Ok(options)
+    }
+
+    fn health(&self) -> Router {
+        let (readiness, telemetry) = (self.service.readiness().clone(), self.telemetry.clone());
+        let ready = move || {
+            let report = readiness.report();
+            let checks = report.checks.into_iter().map(|check| HealthCheck {
+                name: check.name,
+                ready: check.down.is_none(),
+                detail: check.down,
+            });
+            let checks = checks.collect();
+            HealthReadiness { checks, draining: report.stage.is_stopping() }
+        };
+        health::routes(ready, move || telemetry.render())
+    }
+}

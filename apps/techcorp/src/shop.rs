@@ -1,0 +1,212 @@
+//! The shop: which services there are, and how each is wired.
+
+use std::time::Duration;
+
+use mamparo::core::saga::reconcile::Reconciliation;
+use mamparo::core::saga::watchdog::Watchdog;
+use mamparo::service::{Service, Telemetry};
+use mamparo::topology::PolicyFile;
+
+use crate::host::{Host, StartError};
+use crate::outside::{mail, psp};
+use crate::services::bff::{self, Bff};
+use crate::services::catalog::{self, Catalog, Product};
+use crate::services::customers::{self, Customer};
+use crate::services::gateway::{self, Gateway};
+use crate::services::inventory::http::Inventory;
+use crate::services::inventory::jobs::Reconciler;
+use crate::services::inventory::saga::StockSaga;
+use crate::services::notifications::{self, Mailroom, Sender};
+use crate::services::orders::http::Orders;
+use crate::services::orders::saga::{Deadlines, OrderSaga};
+use crate::services::orders::watch::OrderWatch;
+use crate::services::payments::psp::Psp;
+use crate::services::payments::saga::PaymentSaga;
+use crate::services::{inventory, orders, payments};
+use crate::stock;
+use crate::weather::Weather;
+
+/// The services, in an order in which they can be started: outside worlds, then what others call.
+pub const SERVICES: [&str; 10] = [
+    "psp",
+    "mail",
+    "catalog",
+    "customers",
+    "inventory",
+    "payments",
+    "notifications",
+    "orders",
+    "bff",
+    "gateway",
+];
+
+/// The policy file that a service comes with.
+#[must_use]
+pub fn default_policy(service: &str) -> Option<&'static str> {
+    Some(match service {
+        "gateway" => include_str!("../config/gateway.toml"),
+        "bff" => include_str!("../config/bff.toml"),
+        "orders" => include_str!("../config/orders.toml"),
+        "catalog" => include_str!("../config/catalog.toml"),
+        "customers" => include_str!("../config/customers.toml"),
+        "inventory" => include_str!("../config/inventory.toml"),
+        "payments" => include_str!("../config/payments.toml"),
+        "notifications" => include_str!("../config/notifications.toml"),
+        "psp" => include_str!("../config/psp.toml"),
+        "mail" => include_str!("../config/mail.toml"),
+        _ => return None,
+    })
+}
+
+/// How long two dependencies asked in parallel may take (mission: gateway 5 s, orders 3 s, 2 s).
+const DEPENDENCY_BUDGET: Duration = Duration::from_secs(2);
+/// How long queued mails wait when the mail server took all, or took none.
+const MAIL_PAUSE: Duration = Duration::from_millis(500);
+
+/// Builds the service that `policy` describes; it runs once the result is run. `weather` is what
+/// the demo does to its HTTP side.
+///
+/// # Errors
+/// What is missing, wrong or taken.
+pub async fn build(
+    policy: PolicyFile,
+    telemetry: Telemetry,
+    weather: &Weather,
+) -> Result<Service, StartError> {
+    let host = Host::new(policy, telemetry);
+    let name = host.policy().service.name.value.clone();
+    match name.as_str() {
+        "gateway" => build_gateway(&host).await?,
+        "bff" => build_bff(&host).await?,
+        "orders" => build_orders(&host).await?,
+        "catalog" => build_catalog(&host, weather).await?,
+        "customers" => build_customers(&host).await?,
+        "inventory" => build_inventory(&host).await?,
+        "payments" => build_payments(&host).await?,
+        "notifications" => build_notifications(&host).await?,
+        "psp" => {
+            let store = host.store(psp::SCHEMA).await?;
+            host.serve(weather.over(psp::router(store))).await?;
+        }
+        "mail" => {
+            let store = host.store(mail::SCHEMA).await?;
+            host.serve(mail::router(store)).await?;
+        }
+        _ => return Err(StartError::Unknown(name)),
+    }
+    Ok(host.finish())
+}
+
+async fn build_gateway(host: &Host) -> Result<(), StartError> {
+    let gateway = Gateway {
+        orders: host.client("orders")?,
+        bff: host.client("bff")?,
+        catalog: host.client("catalog")?,
+    };
+    host.serve(gateway::router(gateway)).await
+}
+
+async fn build_bff(host: &Host) -> Result<(), StartError> {
+    let bff = Bff { orders: host.client("orders")?, catalog: host.client("catalog")? };
+    host.serve(bff::router(bff)).await
+}
+
+async fn build_catalog(host: &Host, weather: &Weather) -> Result<(), StartError> {
+    let store = host.store(catalog::SCHEMA).await?;
+    let product = |shelf: &stock::Shelf| Product {
+        id: shelf.product_id.clone(),
+        name: shelf.name.clone(),
+        price_cents: shelf.price_cents,
+    };
+    let products: Vec<Product> = stock::shelves().iter().map(product).collect();
+    catalog::seed(&store, &products).await?;
+    host.serve(weather.over(catalog::router(Catalog::new(store)))).await
+}
+
+async fn build_customers(host: &Host) -> Result<(), StartError> {
+    let store = host.store(customers::SCHEMA).await?;
+    let all: Vec<Customer> =
+        stock::customers().map(|(id, name)| Customer { id, name }).collect();
+    customers::seed(&store, &all).await?;
+    host.serve(customers::router(store)).await
+}
+
+async fn build_orders(host: &Host) -> Result<(), StartError> {
+    let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
+    let limits = saga.deadlines.iter().map(|state| (state.state.clone(), state.after.value));
+    let deadlines = Deadlines::new(limits);
+    let watchdog = Watchdog { every: saga.watch_every.value, batch: saga.batch.value };
+    let (store, broker) = (host.store(orders::rows::SCHEMA).await?, host.broker().await?);
+    let handler = OrderSaga { deadlines: deadlines.clone() };
+    host.consume("orders.saga", &broker, &store, handler).await?;
+    host.relay(&broker, &store);
+    let watch =
+        OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone() };
+    host.job("watchdog", move || {
+        let watch = watch.clone();
+        async move { watch.cycle().await.map(|moved| watch.watchdog.pause(moved)) }
+    });
+    let orders = Orders {
+        store,
+        catalog: host.client("catalog")?,
+        customers: host.client("customers")?,
+        deadlines,
+        dependency_budget: DEPENDENCY_BUDGET,
+    };
+    host.serve(orders::http::router(orders)).await
+}
+
+async fn build_inventory(host: &Host) -> Result<(), StartError> {
+    let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
+    let expiry = saga.reservation_expiry.as_ref();
+    let expiry = **expiry.ok_or_else(|| host.missing("sagas.order.reservation_expiry"))?;
+    let (every, batch) = (saga.watch_every.value, saga.batch.value);
+    let job = host.policy().job("reconciliation");
+    let job = job.ok_or_else(|| host.missing("[jobs.reconciliation]"))?;
+    let plan = Reconciliation::default();
+    let older_than = job.older_than.as_ref().map_or(plan.older_than, |time| time.value);
+    let plan = Reconciliation { every: job.every.value, older_than, ..plan };
+
+    let (store, broker) = (host.store(inventory::rows::SCHEMA).await?, host.broker().await?);
+    let mut tx = store.begin().await?;
+    for shelf in stock::shelves() {
+        inventory::rows::seed(&mut tx, &shelf.product_id, shelf.units).await?;
+    }
+    store.commit(tx).await?;
+    host.consume("inventory.orders", &broker, &store, StockSaga { expiry }).await?;
+    host.relay(&broker, &store);
+    let sweeper = store.clone();
+    host.job("reservation expiry", move || {
+        let store = sweeper.clone();
+        async move { inventory::jobs::expire(&store, batch).await.map(|_| every) }
+    });
+    let reconciler = Reconciler { store: store.clone(), orders: host.client("orders")?, plan };
+    host.job("reconciliation", move || {
+        let reconciler = reconciler.clone();
+        async move {
+            let found = reconciler.run().await?;
+            tracing::info!(?found, "reconciled with orders");
+            Ok(reconciler.plan.every)
+        }
+    });
+    host.serve(inventory::http::router(Inventory { store, expiry })).await
+}
+
+async fn build_payments(host: &Host) -> Result<(), StartError> {
+    let (store, broker) = (host.store(payments::rows::SCHEMA).await?, host.broker().await?);
+    let handler = PaymentSaga { store: store.clone(), psp: Psp::new(host.client("psp")?) };
+    host.consume("payments.orders", &broker, &store, handler).await?;
+    host.relay(&broker, &store);
+    host.serve(axum::Router::new()).await
+}
+
+async fn build_notifications(host: &Host) -> Result<(), StartError> {
+    let (store, broker) = (host.store(notifications::SCHEMA).await?, host.broker().await?);
+    host.consume("notifications.orders", &broker, &store, Mailroom).await?;
+    let sender = Sender { store, mail: host.client("mail")? };
+    host.job("mail sender", move || {
+        let sender = sender.clone();
+        async move { sender.round().await.map(|_| MAIL_PAUSE) }
+    });
+    host.serve(axum::Router::new()).await
+}
