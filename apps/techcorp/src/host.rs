@@ -13,7 +13,7 @@ use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standar
 use mamparo::messaging::{
     Broker, Consumer, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
 };
-use mamparo::service::{CancellationToken, Role, Service, Step, Telemetry};
+use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
 use mamparo::store::{SqliteStore, StoreError};
 use mamparo::topology::PolicyFile;
 use sqlx::Sqlite;
@@ -202,14 +202,11 @@ impl Host {
     /// Runs `cycle` again and again: after each it says how long to pause. Cycles never overlap; a
     /// failed one is logged and tried again with backoff, and one that is running when the service
     /// stops is awaited.
-    pub fn job<F>(
-        &self,
-        name: &'static str,
-        mut cycle: impl FnMut() -> F + Send + 'static,
-    ) where
+    pub fn job<F>(&self, name: &'static str, mut cycle: impl FnMut() -> F + Send + 'static)
+    where
         F: Future<Output = Result<Duration, HandlerError>> + Send + 'static,
     {
-        self.service.tasks().spawn_essential(Role::Worker, name, |stop| async move {
+        self.service.tasks().spawn_essential(Role::Worker, name, move |stop| async move {
             let (mut rng, backoff) = (clock::entropy(), Backoff::default());
             let mut failures = 0;
             while !stop.is_cancelled() {
@@ -243,13 +240,15 @@ impl Host {
         let local = listener.local_addr().map_err(failed)?;
         tracing::info!(service = self.service.name(), %local, "listening");
         let router = standard(router, self.options()?).merge(self.health());
-        self.service.tasks().spawn_essential(Role::Server, "http", |stop: CancellationToken| {
-            async move {
+        self.service.tasks().spawn_essential(
+            Role::Server,
+            "http",
+            |stop: CancellationToken| async move {
                 let drained = serve(listener, router, stop.cancelled_owned(), DRAIN).await?;
                 tracing::info!(?drained, "server stopped");
                 Ok::<(), std::io::Error>(())
-            }
-        });
+            },
+        );
         Ok(())
     }
 
@@ -276,7 +275,10 @@ impl Host {
                 detail: check.down,
             });
             let checks = checks.collect();
-            HealthReadiness { checks, draining: report.stage.is_stopping() }
+            HealthReadiness {
+                checks,
+                draining: matches!(report.stage, Stage::Draining | Stage::Stopped),
+            }
         };
         health::routes(ready, move || telemetry.render())
     }

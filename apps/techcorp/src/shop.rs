@@ -125,8 +125,7 @@ async fn build_catalog(host: &Host, weather: &Weather) -> Result<(), StartError>
 
 async fn build_customers(host: &Host) -> Result<(), StartError> {
     let store = host.store(customers::SCHEMA).await?;
-    let all: Vec<Customer> =
-        stock::customers().map(|(id, name)| Customer { id, name }).collect();
+    let all: Vec<Customer> = stock::customers().map(|(id, name)| Customer { id, name }).collect();
     customers::seed(&store, &all).await?;
     host.serve(customers::router(store)).await
 }
@@ -140,8 +139,7 @@ async fn build_orders(host: &Host) -> Result<(), StartError> {
     let handler = OrderSaga { deadlines: deadlines.clone() };
     host.consume("orders.saga", &broker, &store, handler).await?;
     host.relay(&broker, &store);
-    let watch =
-        OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone() };
+    let watch = OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone() };
     host.job("watchdog", move || {
         let watch = watch.clone();
         async move { watch.cycle().await.map(|moved| watch.watchdog.pause(moved)) }

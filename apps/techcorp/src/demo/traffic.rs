@@ -130,7 +130,11 @@ impl Traffic {
                 json!({ "productId": format!("p-{number}"), "quantity": quantity })
             };
             let quantity = 1 + rng.up_to(2);
-            if rng.chance(0.4) { json!([line(0, quantity), line(7, 1)]) } else { json!([line(0, quantity)]) }
+            if rng.chance(0.4) {
+                json!([line(0, quantity), line(7, 1)])
+            } else {
+                json!([line(0, quantity)])
+            }
         };
         Intent {
             client: format!("shopper-{shopper}"),

@@ -55,10 +55,7 @@ struct Wanted {
     customer_id: String,
 }
 
-async fn page(
-    State(bff): State<Bff>,
-    Query(wanted): Query<Wanted>,
-) -> Result<Json<Page>, Problem> {
+async fn page(State(bff): State<Bff>, Query(wanted): Query<Wanted>) -> Result<Json<Page>, Problem> {
     let request = bff.orders.get("/v1/orders").query("customerId", &wanted.customer_id);
     let response = request.send().await.map_err(|error| Problem::from(&error))?;
     let list: OrderList = response.json().map_err(|error| trouble(&error))?;

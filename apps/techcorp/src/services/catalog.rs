@@ -80,7 +80,8 @@ impl Catalog {
 
     /// Reads products, and remembers them.
     async fn read(&self, ids: &[String]) -> Result<Vec<Product>, sqlx::Error> {
-        let wanted = serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
+        let wanted =
+            serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
         let rows: Vec<(String, String, i64)> = sqlx::query_as(
             "SELECT id, name, price_cents FROM products
              WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",

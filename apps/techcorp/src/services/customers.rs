@@ -37,11 +37,12 @@ async fn show(
     State(store): State<SqliteStore>,
     Path(id): Path<String>,
 ) -> Result<Json<Customer>, Problem> {
-    let row: Option<(String, String)> = sqlx::query_as("SELECT id, name FROM customers WHERE id = ?")
-        .bind(&id)
-        .fetch_optional(store.reader())
-        .await
-        .map_err(|error| trouble(&error))?;
+    let row: Option<(String, String)> =
+        sqlx::query_as("SELECT id, name FROM customers WHERE id = ?")
+            .bind(&id)
+            .fetch_optional(store.reader())
+            .await
+            .map_err(|error| trouble(&error))?;
     row.map(|(id, name)| Json(Customer { id, name })).ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "CUSTOMER_NOT_FOUND")
             .detail(format!("no customer {id:?}"))

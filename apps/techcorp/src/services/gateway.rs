@@ -17,13 +17,8 @@ use super::trouble;
 /// Request headers that travel on. Ids, trace and deadline are the client's own business.
 const INWARD: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("idempotency-key")];
 /// Answer headers that travel back.
-const OUTWARD: [HeaderName; 5] = [
-    CONTENT_TYPE,
-    LOCATION,
-    AGE,
-    RETRY_AFTER,
-    HeaderName::from_static("idempotency-replayed"),
-];
+const OUTWARD: [HeaderName; 5] =
+    [CONTENT_TYPE, LOCATION, AGE, RETRY_AFTER, HeaderName::from_static("idempotency-replayed")];
 
 /// Where requests go.
 #[derive(Debug, Clone)]
@@ -115,7 +110,5 @@ fn outward(status: StatusCode, headers: &HeaderMap, body: bytes::Bytes) -> Respo
             response = response.header(name, value);
         }
     }
-    response
-        .body(body.into())
-        .unwrap_or_else(|error| trouble(&error).into_response())
+    response.body(body.into()).unwrap_or_else(|error| trouble(&error).into_response())
 }

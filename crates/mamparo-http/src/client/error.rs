@@ -8,6 +8,9 @@ use http::header::CONTENT_TYPE;
 use mamparo_call::Classify;
 use mamparo_core::outcome::{Failure, Health, Repeat, Sent, failure_of_status};
 
+use super::Response;
+use crate::problem::codes;
+
 /// What came of an attempt that gave no usable answer, told apart by *phase*, never by a list of
 /// error codes: what matters is whether any byte can have arrived.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,8 @@ pub enum HttpError {
         retry_after: Option<Duration>,
         /// What the answer's problem document said, if it was one.
         problem: Option<Box<Upstream>>,
+        /// The answer itself, for a gateway that passes it on.
+        answer: Box<Response>,
     },
     /// A success whose body is not what was expected.
     #[error("decode the {status} answer")]
@@ -113,6 +118,21 @@ impl HttpError {
         }
     }
 
+    /// What the dependency has answered, word for word; `None` where no whole answer came.
+    #[must_use]
+    pub fn answer(&self) -> Option<&Response> {
+        match self {
+            Self::Status { answer, .. } => Some(answer),
+            Self::Request { .. }
+            | Self::TooLate
+            | Self::Connect { .. }
+            | Self::Lost { .. }
+            | Self::BodyLost { .. }
+            | Self::BodyTooLong { .. }
+            | Self::Decode { .. } => None,
+        }
+    }
+
     /// The code of the dependency's problem document, where it sent one.
     #[must_use]
     pub fn upstream_code(&self) -> Option<&str> {
@@ -160,7 +180,16 @@ impl Classify for HttpError {
             // The dependency answered, and would answer the same again.
             Self::BodyTooLong { .. } | Self::Decode { .. } => Failure::PERMANENT,
             Self::Status { status, retry_after, .. } => {
-                failure_of_status(status.as_u16(), *retry_after)
+                let failure = failure_of_status(status.as_u16(), *retry_after);
+                // A dependency that names one of *its* dependencies as the culprit is alive. If
+                // this counted, one open circuit at the bottom would open all above it, and with
+                // them every route that never needed the bottom.
+                match self.upstream_code() {
+                    Some(codes::DEPENDENCY_UNAVAILABLE) => {
+                        Failure { health: Health::Good, ..failure }
+                    }
+                    Some(_) | None => failure,
+                }
             }
         }
     }

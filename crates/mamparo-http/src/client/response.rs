@@ -1,4 +1,4 @@
-//! A successful answer, read to its end.
+//! An answer, read to its end.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -6,10 +6,10 @@ use serde::de::DeserializeOwned;
 
 use super::HttpError;
 
-/// A 2xx answer with its whole body.
+/// An answer with its whole body. What a call hands back as a success is always a 2xx.
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// The status, always 2xx.
+    /// The status.
     pub status: StatusCode,
     /// The headers.
     pub headers: HeaderMap,

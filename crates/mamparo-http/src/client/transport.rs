@@ -84,9 +84,11 @@ impl Transport {
             return Ok(Response { status, headers, body: body? });
         }
         // The status has said it all. A body that can't be read only costs us the explanation.
-        let problem = body.ok().and_then(|body| Upstream::read(&headers, &body));
+        let body = body.unwrap_or_default();
+        let problem = Upstream::read(&headers, &body);
         let retry_after = retry_after::parse(&headers, received);
-        Err(HttpError::Status { status, retry_after, problem })
+        let answer = Box::new(Response { status, headers, body });
+        Err(HttpError::Status { status, retry_after, problem, answer })
     }
 }
 

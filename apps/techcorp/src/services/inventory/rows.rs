@@ -187,12 +187,14 @@ pub async fn take(
 /// Puts lines back on the shelf.
 pub async fn put_back(tx: &mut SqliteConnection, lines: &[Line]) -> Result<(), sqlx::Error> {
     for line in lines {
-        sqlx::query("UPDATE stock SET free = free + ?, reserved = reserved - ? WHERE product_id = ?")
-            .bind(line.quantity)
-            .bind(line.quantity)
-            .bind(&line.product_id)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "UPDATE stock SET free = free + ?, reserved = reserved - ? WHERE product_id = ?",
+        )
+        .bind(line.quantity)
+        .bind(line.quantity)
+        .bind(&line.product_id)
+        .execute(&mut *tx)
+        .await?;
     }
     Ok(())
 }

@@ -42,7 +42,8 @@ impl Handler<Sqlite> for Mailroom {
             }
             kind::ORDER_CANCELLED => {
                 let order: OrderCancelled = message.decode()?;
-                let subject = format!("Your order {} is cancelled: {}", order.order_id, order.reason);
+                let subject =
+                    format!("Your order {} is cancelled: {}", order.order_id, order.reason);
                 let key = format!("{}-cancelled", order.order_id);
                 Ok((key, Mail { to: order.customer_id, subject }))
             }

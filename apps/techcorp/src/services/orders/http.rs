@@ -158,8 +158,7 @@ impl Orders {
         let prices = self.catalog.get("/v1/products").query("ids", ids.join(",")).send();
         let customer = self.customers.get(format!("/v1/customers/{}", new.customer_id)).send();
         let context = Context::current().with_budget(clock::now(), self.dependency_budget);
-        let (prices, customer) =
-            context.scope(async { tokio::join!(prices, customer) }).await;
+        let (prices, customer) = context.scope(async { tokio::join!(prices, customer) }).await;
         if let Err(error) = customer {
             return Err(match upstream_code(&error) {
                 Some("CUSTOMER_NOT_FOUND") => {
@@ -185,7 +184,8 @@ fn total(lines: &[Line], prices: &BTreeMap<String, i64>) -> Result<i64, Problem>
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "UNKNOWN_PRODUCT")
                 .detail(format!("there is no product {:?}", line.product_id)));
         };
-        let more = price.checked_mul(i64::from(line.quantity)).and_then(|cost| sum.checked_add(cost));
+        let more =
+            price.checked_mul(i64::from(line.quantity)).and_then(|cost| sum.checked_add(cost));
         sum = more.ok_or_else(|| Problem::validation("the total is out of range"))?;
     }
     Ok(sum)
@@ -276,10 +276,8 @@ mod tests {
 
     #[test]
     fn an_order_that_makes_no_sense_is_refused_with_the_place() {
-        let order = |customer: &str, lines: Vec<Line>| NewOrder {
-            customer_id: customer.to_owned(),
-            lines,
-        };
+        let order =
+            |customer: &str, lines: Vec<Line>| NewOrder { customer_id: customer.to_owned(), lines };
         assert!(validate(&order("c-1", vec![line("p-1", 1)])).is_ok());
         for (bad, place) in [
             (order("c/../1", vec![line("p-1", 1)]), "customerId"),

@@ -190,14 +190,16 @@ pub async fn remember(
     did: &str,
     now: WallTime,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("INSERT INTO order_history (order_id, event, state, did, at_ms) VALUES (?,?,?,?,?)")
-        .bind(id)
-        .bind(event)
-        .bind(state.name())
-        .bind(did)
-        .bind(now.unix_millis())
-        .execute(tx)
-        .await?;
+    sqlx::query(
+        "INSERT INTO order_history (order_id, event, state, did, at_ms) VALUES (?,?,?,?,?)",
+    )
+    .bind(id)
+    .bind(event)
+    .bind(state.name())
+    .bind(did)
+    .bind(now.unix_millis())
+    .execute(tx)
+    .await?;
     Ok(())
 }
 

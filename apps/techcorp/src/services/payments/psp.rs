@@ -54,9 +54,7 @@ impl Psp {
         let body = NewCharge { order_id, customer_id, amount_cents };
         let request = self.client.post("/v1/charges").idempotency_key(order_id).json(&body);
         match request.send().await {
-            Ok(response) => {
-                read(&response.json::<Charge>().map_err(|error| unreadable(&error))?)
-            }
+            Ok(response) => read(&response.json::<Charge>().map_err(|error| unreadable(&error))?),
             Err(error) => match code(&error) {
                 (Some(402), _) => Ok(AtPsp::Declined),
                 (Some(409), Some("CHARGE_VOIDED")) => Ok(AtPsp::Voided),
@@ -71,9 +69,7 @@ impl Psp {
     /// The answer to the message, when the PSP's word is not known.
     pub async fn ask(&self, order_id: &str) -> Result<AtPsp, Answer> {
         match self.client.get(format!("/v1/charges/{order_id}")).send().await {
-            Ok(response) => {
-                read(&response.json::<Charge>().map_err(|error| unreadable(&error))?)
-            }
+            Ok(response) => read(&response.json::<Charge>().map_err(|error| unreadable(&error))?),
             // Only the PSP's own word counts: the 404 of a wrong route proves nothing.
             Err(error) if code(&error) == (Some(404), Some("CHARGE_NOT_FOUND")) => {
                 Ok(AtPsp::Unheard)

@@ -34,14 +34,8 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 6] = [
-        Self::Started,
-        Self::Charged,
-        Self::Declined,
-        Self::RefundDue,
-        Self::Refunded,
-        Self::Void,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Started, Self::Charged, Self::Declined, Self::RefundDue, Self::Refunded, Self::Void];
 
     /// The name in rows.
     #[must_use]
