@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use mamparo_core::time::WallTime;
@@ -23,8 +24,12 @@ impl File {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("store.db")
+    }
+
     pub(crate) fn address(&self) -> String {
-        format!("sqlite:{}", self.dir.path().join("store.db").display())
+        format!("sqlite:{}", self.path().display())
     }
 
     /// One more store on the file, as another process would have.
