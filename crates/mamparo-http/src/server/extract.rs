@@ -95,12 +95,16 @@ fn malformed(detail: String) -> Problem {
 }
 
 /// A body that could not be read: too long, or the caller is gone.
-pub(super) fn body_problem(rejection: &BytesRejection) -> Problem {
+fn body_problem(rejection: &BytesRejection) -> Problem {
     let too_long = matches!(
         rejection,
         BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_))
     );
-    if too_long { too_large() } else { malformed("the body broke off".to_owned()) }
+    if too_long { too_large() } else { broken_off() }
+}
+
+pub(super) fn broken_off() -> Problem {
+    malformed("the body broke off".to_owned())
 }
 
 pub(super) fn too_large() -> Problem {
