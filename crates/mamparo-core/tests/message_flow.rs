@@ -60,6 +60,11 @@ fn lesson_k14_k15_a_key_waits_for_its_first_message_and_others_pass() {
     assert_eq!(order.ask(now, "o-1", "paid", 2), Arrival::Follow);
     assert_eq!(order.ask(now, "o-2", "other", 3), Arrival::Start);
     assert_eq!(order.ask(now, "", "keyless", 4), Arrival::Start);
+    assert_eq!(order.ask(now, "", "another", 8), Arrival::Start);
+    assert_eq!(order.ask(now, "", "keyless", 9), Arrival::Follow, "a copy of one in hand");
+    assert_eq!(order.tell(now, "", "keyless", Fate::Left), [Next::Start(9)]);
+    assert_eq!(order.tell(now, "", "keyless", Fate::Left), []);
+    assert_eq!(order.tell(now, "", "another", Fate::Left), []);
     // `created` goes to the waiting room: what follows goes back, in hand or newly come.
     let delay = Duration::from_secs(30);
     let next = order.tell(now, "o-1", "created", Fate::Returns(delay));

@@ -59,7 +59,9 @@ struct Lane {
     held: Option<Held>,
 }
 
-/// The machine. Messages are known by their delivery tag; an empty key asks for no order.
+/// The machine. Messages are known by their delivery tag. An empty key asks for no order, but copies
+/// of one message still run one after the other: side by side, the start of one would look like a
+/// crash of the other.
 #[derive(Debug, Clone, Default)]
 pub struct KeyOrder {
     lanes: HashMap<String, Lane>,
@@ -68,10 +70,7 @@ pub struct KeyOrder {
 impl KeyOrder {
     /// May message `id`, delivered as `tag`, start?
     pub fn ask(&mut self, now: Moment, key: &str, id: &str, tag: i64) -> Arrival {
-        if key.is_empty() {
-            return Arrival::Start;
-        }
-        let lane = self.lanes.entry(key.to_owned()).or_default();
+        let lane = self.lanes.entry(lane_of(key, id).to_owned()).or_default();
         if let Some(held) = &lane.held {
             let expired = now >= held.due.plus(HOLD_GRACE);
             if held.id != id && !expired {
@@ -89,7 +88,7 @@ impl KeyOrder {
 
     /// Message `id` of `key`, which had been started, has met its fate.
     pub fn tell(&mut self, now: Moment, key: &str, id: &str, fate: Fate) -> Vec<Next> {
-        let Some(lane) = self.lanes.get_mut(key) else { return Vec::new() };
+        let Some(lane) = self.lanes.get_mut(lane_of(key, id)) else { return Vec::new() };
         lane.busy = false;
         match fate {
             Fate::Left => {
@@ -97,7 +96,7 @@ impl KeyOrder {
                     lane.busy = true;
                     return vec![Next::Start(tag)];
                 }
-                self.lanes.remove(key);
+                self.lanes.remove(lane_of(key, id));
                 self.forget_expired(now);
                 Vec::new()
             }
@@ -127,4 +126,8 @@ impl KeyOrder {
             lane.busy || held
         });
     }
+}
+
+fn lane_of<'a>(key: &'a str, id: &'a str) -> &'a str {
+    if key.is_empty() { id } else { key }
 }
