@@ -1,0 +1,124 @@
+//! Opening, migrating, closing; and what generic code may expect of the operations.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod common;
+
+use std::error::Error;
+
+use common::{File, at, message, queue};
+use mamparo_store::{Backend, SqliteStore, Store, StoreError, attempts, inbox, outbox};
+use mamparo_store::{idempotency, queue as rows};
+
+#[tokio::test]
+async fn addresses_of_other_kinds_and_missing_files_are_errors() {
+    let other = SqliteStore::open("postgres://localhost/orders").await.unwrap_err();
+    assert!(other.to_string().contains("sqlite:PATH"), "{other}");
+    let file = File::new();
+    let missing = SqliteStore::open_existing(&file.address()).await.unwrap_err();
+    assert!(matches!(missing, StoreError::Missing { .. }), "{missing}");
+    assert!(!file.path().exists(), "looking must not create");
+    let nowhere = SqliteStore::open("sqlite:/no/such/directory/store.db").await.unwrap_err();
+    assert!(matches!(nowhere, StoreError::Open { .. }), "{nowhere}");
+    assert!(nowhere.source().is_some());
+    std::fs::write(file.path(), "this is a text, and not a database at all".repeat(100)).unwrap();
+    assert!(SqliteStore::open(&file.address()).await.is_err());
+}
+
+#[tokio::test]
+async fn the_file_is_opened_for_durability() {
+    let file = File::new();
+    let store = file.open().await;
+    let mut tx = store.begin().await.unwrap();
+    for (pragma, expected) in [
+        ("PRAGMA journal_mode", "wal"),
+        ("PRAGMA synchronous", "2"),
+        ("PRAGMA foreign_keys", "1"),
+        ("PRAGMA busy_timeout", "5000"),
+    ] {
+        let row = sqlx::query(pragma).fetch_one(&mut *tx).await.unwrap();
+        let value = sqlx::Row::try_get_unchecked::<String, _>(&row, 0).unwrap();
+        assert_eq!(value, expected, "{pragma}");
+    }
+    let written = sqlx::query("DELETE FROM mamparo_outbox").execute(store.reader()).await;
+    assert!(written.is_err(), "readers can't write");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_may_open_a_new_file_at_once() {
+    for _ in 0..5 {
+        let file = File::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let address = file.address();
+            #[expect(clippy::disallowed_methods, reason = "the set is drained below")]
+            tasks.spawn(async move { SqliteStore::open(&address).await });
+        }
+        let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
+        let versions: i64 = sqlx::query_scalar("SELECT count(*) FROM mamparo_schema")
+            .fetch_one(stores[0].reader())
+            .await
+            .unwrap();
+        assert_eq!(versions, 1, "each migration ran once");
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_left_alone() {
+    let file = File::new();
+    let store = file.open().await;
+    store.apply("INSERT INTO mamparo_schema (version) VALUES (99)").await.unwrap();
+    store.close().await;
+    let refused = SqliteStore::open(&file.address()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::NewerSchema { found: 99, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn the_users_tables_are_applied_whole_or_not_at_all() {
+    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+    let schema = "CREATE TABLE IF NOT EXISTS one (n INTEGER);
+                  CREATE TABLE IF NOT EXISTS two (n INTEGER);";
+    store.apply(schema).await.unwrap();
+    store.apply(schema).await.unwrap();
+    assert!(store.apply("CREATE TABLE three (n INTEGER); CREATE TABLE one (n)").await.is_err());
+    assert!(sqlx::query("SELECT * FROM three").execute(store.reader()).await.is_err());
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_closing_and_a_closed_store_says_so() {
+    let file = File::new();
+    let store = file.open().await;
+    store.ping().await.unwrap();
+    rows::declare(&store, &queue("q")).await.unwrap();
+    rows::publish(&store, "", "q", &message("m"), at(0)).await.unwrap();
+    store.close().await;
+    assert!(store.ping().await.is_err());
+    assert!(rows::depth(&store, "q").await.is_err());
+    let again = SqliteStore::open_existing(&file.address()).await.unwrap();
+    assert_eq!(rows::depth(&again, "q").await.unwrap(), 1);
+}
+
+/// Compiles only while every operation's future can cross threads in code that does not know the
+/// database.
+#[test]
+fn futures_are_send_in_generic_code() {
+    fn send<T: Send>(_: &T) {}
+    async fn all<DB: Backend>(store: Store<DB>) -> Result<(), StoreError> {
+        let mut tx = store.begin().await?;
+        inbox::insert(&mut tx, "c", "m", "k", at(0)).await?;
+        outbox::enqueue(&mut tx, &outbox::Event::new("k", "k", Vec::new()), at(0)).await?;
+        store.commit(tx).await?;
+        outbox::claim(&store, "o", 1, common::LEASE, at(0)).await?;
+        attempts::started(&store, "c", "m", at(0)).await?;
+        let lease = common::LEASE;
+        idempotency::claim(&store, "c", "k", "f", lease, lease, || at(0)).await?;
+        rows::lease(&store, "q", "o", 1, lease, || at(0)).await?;
+        rows::totals(&store).await?;
+        store.outbox_signal().wait().await;
+        Ok(())
+    }
+    fn check<DB: Backend>(store: Store<DB>) {
+        send(&all(store));
+    }
+    let _: fn(SqliteStore) = check::<sqlx::Sqlite>;
+}
