@@ -1,7 +1,55 @@
 //! State that must survive: outbox, inbox, idempotency keys, attempts and queue rows, in the
 //! service's own database. All of mamparo's SQL is here and nowhere else.
 //!
-//! Operations that must commit together with your own change take your `sqlx::Transaction`.
+//! Operations that must commit together with your own change take your `sqlx::Transaction`:
+//!
+//! ```
+//! use mamparo_core::time::WallTime;
+//! use mamparo_store::outbox::{self, Event};
+//! use mamparo_store::SqliteStore;
+//!
+//! async fn place_order(store: &SqliteStore, now: WallTime) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut tx = store.begin().await?;
+//!     sqlx::query("INSERT INTO orders (id) VALUES ('o-1')").execute(&mut *tx).await?;
+//!     let event = Event::new("order.created", "o-1", br#"{"id":"o-1"}"#.to_vec());
+//!     outbox::enqueue(&mut tx, &event, now).await?;
+//!     store.commit(tx).await?; // both or neither; a relay is woken
+//!     Ok(())
+//! }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! #     let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+//! #     store.apply("CREATE TABLE IF NOT EXISTS orders (id TEXT)").await.unwrap();
+//! #     place_order(&store, WallTime::default()).await.unwrap();
+//! #     assert_eq!(outbox::stats(&store).await.unwrap().pending, 1);
+//! # }
+//! ```
+//!
+//! What may happen next is decided in `mamparo_core::message`; this crate loads rows, asks, and
+//! writes down the answer. Time is an argument everywhere. Whatever is handed out is a lease with an
+//! owner and an end, and reports of a former owner change nothing, so several processes may share a
+//! database, and one that dies leaves nothing locked.
+//!
+//! # Tables
+//!
+//! For dashboards, verdicts and the curious. Times are milliseconds since 1970 in UTC, headers are
+//! JSON objects, NULL in `owner` means that nobody holds the row. Read them freely; write to them only
+//! through this crate.
+//!
+//! | table | a row is | columns |
+//! |---|---|---|
+//! | `mamparo_schema` | a migration that ran | `version` |
+//! | `mamparo_outbox` | an event that leaves, or has left | `seq` (order of commits), `id`, `kind`, `key`, `enqueued_at`, `due_at`, `tries`, `owner`, `lease_until`, `confirmed_at` (NULL: pending), `error` (the last one), `headers`, `body` |
+//! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
+//! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `starts` (without an end), `started_at` |
+//! | `mamparo_idempotency` | a key of a caller | `caller`, `key`, `fingerprint`, `epoch`, `phase` (`running`, `released`, `completed`), `lease_until`, `keep_until`, `completed_at`, `status`, `headers` (array of pairs), `body` |
+//! | `mamparo_queues` | a queue and its books | `name`, `message_ttl` (ms), `dead_letter_to`, `published`, `moved_in`, `moved_out`, `acked`, `archived` |
+//! | `mamparo_bindings` | a route | `exchange`, `pattern`, `queue` |
+//! | `mamparo_messages` | a message in a queue | `seq` (its place), `queue`, `id`, `kind`, `exchange`, `routing_key`, `key`, `since`, `visible_at`, `epoch`, `owner`, `lease_until`, `headers`, `body` |
+//! | `mamparo_archive` | a message that somebody discarded | as above, and `archived_at`, `actor`, `reason` |
+//!
+//! For every queue, `published + moved_in = moved_out + acked + archived + messages in it`
+//! ([`queue::Totals::balanced`]): a difference would mean that one was lost or doubled.
 
 pub mod attempts;
 pub mod backend;
