@@ -132,3 +132,27 @@ pub(crate) fn unexpected(error: &dyn std::error::Error) {
     let cause = error.source().map(ToString::to_string);
     tracing::error!(%error, cause, "a call ended in a way that it can't");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// The `mamparo_…` names in those lines that are documentation, or in those that are not.
+    fn names(documentation: bool) -> BTreeSet<&'static str> {
+        let source = include_str!("observe.rs").split("#[cfg(test)]").next().unwrap();
+        source
+            .lines()
+            .filter(|line| line.starts_with("//!") == documentation)
+            .flat_map(|line| {
+                line.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_')
+            })
+            .filter(|word| word.starts_with("mamparo_") && word.len() > "mamparo_store".len())
+            .collect()
+    }
+
+    #[test]
+    fn the_table_of_metrics_and_the_code_name_the_same() {
+        assert_eq!(names(true), names(false));
+        assert_eq!(names(true).len(), 8);
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
-use mamparo_call::{CallError, Context};
+use mamparo_call::{CallError, Classify, Context};
 use mamparo_core::call::pipeline::Refusal;
 use mamparo_core::outcome::Kind;
 use mamparo_store::StoreError;
@@ -253,17 +253,22 @@ impl From<&CallError<HttpError>> for Problem {
                 Self::deadline_exceeded()
             }
             CallError::Refused { dependency, reason, .. } => {
-                unavailable(dependency, wait).extension("reason", reason.slug())
+                let problem = unavailable(dependency, wait).extension("reason", reason.slug());
+                problem.extension("dependency", dependency.as_ref())
             }
             CallError::TimedOut { dependency, .. } => {
-                unavailable(dependency, wait).extension("reason", "timeout")
+                let problem = unavailable(dependency, wait).extension("reason", "timeout");
+                problem.extension("dependency", dependency.as_ref())
             }
             CallError::Failed { dependency, source, failure, .. } => match failure.kind {
                 Kind::Transient | Kind::Unknown => {
-                    unavailable(dependency, wait).extension("reason", source.reason())
+                    let problem =
+                        unavailable(dependency, wait).extension("reason", source.reason());
+                    problem.extension("dependency", dependency.as_ref())
                 }
                 Kind::Neutral => Self::deadline_exceeded(),
-                Kind::Permanent => upstream_error(dependency, source),
+                Kind::Permanent => with_upstream(bad_gateway(dependency), source)
+                    .extension("dependency", dependency.as_ref()),
             },
             // A bug of ours, and what is newer than this table.
             CallError::Misfit { .. } | _ => {
@@ -277,6 +282,22 @@ impl From<&CallError<HttpError>> for Problem {
 impl From<CallError<HttpError>> for Problem {
     fn from(error: CallError<HttpError>) -> Self {
         Self::from(&error)
+    }
+}
+
+/// An answer that could be received and not be used, such as [`crate::Response::json`] reports it:
+/// 502, or 503 where the same request may work later. [`CallError`] also knows the dependency.
+impl From<HttpError> for Problem {
+    fn from(error: HttpError) -> Self {
+        let failure = error.classify();
+        match failure.kind {
+            Kind::Permanent => with_upstream(bad_gateway("a dependency"), &error),
+            Kind::Transient | Kind::Unknown => {
+                unavailable("a dependency", failure.retry_after.unwrap_or(RETRY_AFTER_DEFAULT))
+                    .extension("reason", error.reason())
+            }
+            Kind::Neutral => Self::deadline_exceeded(),
+        }
     }
 }
 
@@ -296,14 +317,15 @@ impl From<StoreError> for Problem {
 fn unavailable(dependency: &str, wait: Duration) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, codes::DEPENDENCY_UNAVAILABLE)
         .detail(format!("{dependency} does not answer right now"))
-        .extension("dependency", dependency)
         .retry_after(wait)
 }
 
-fn upstream_error(dependency: &str, source: &HttpError) -> Problem {
-    let problem = Problem::new(StatusCode::BAD_GATEWAY, codes::DEPENDENCY_ERROR)
+fn bad_gateway(dependency: &str) -> Problem {
+    Problem::new(StatusCode::BAD_GATEWAY, codes::DEPENDENCY_ERROR)
         .detail(format!("{dependency} gave an answer that can't be used"))
-        .extension("dependency", dependency);
+}
+
+fn with_upstream(problem: Problem, source: &HttpError) -> Problem {
     let problem = match source.status() {
         Some(status) => problem.extension("upstreamStatus", status.as_u16()),
         None => problem,

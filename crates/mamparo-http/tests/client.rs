@@ -154,6 +154,7 @@ async fn lesson_h04_statuses_follow_the_table_and_retry_after_is_kept() {
         assert_eq!(source.classify().retry_after.map(|wait| wait.as_secs()), wait, "{status}");
         if status.starts_with("409") {
             assert_eq!(source.upstream_code(), Some("OUT_OF_STOCK"));
+            assert_eq!(source.answer().map(|answer| &answer.body[..]), Some(text.as_bytes()));
             let problem = Problem::from(&error);
             assert_eq!((problem.status().as_u16(), problem.code()), (502, "DEPENDENCY_ERROR"));
             assert_eq!(problem.to_json()["upstreamStatus"], 409);
@@ -184,6 +185,21 @@ async fn an_open_circuit_sends_nothing() {
 }
 
 #[tokio::test]
+async fn a_dependency_that_names_its_own_dependency_is_alive() {
+    let headers = "connection: close\r\ncontent-type: application/problem+json\r\n";
+    for (code, openings) in [("DEPENDENCY_UNAVAILABLE", 0), ("SERVICE_UNAVAILABLE", 1)] {
+        let text = format!("{{\"code\":\"{code}\"}}");
+        let error = answer("503 Service Unavailable", headers, &text);
+        let server = scripted(vec![Act::Answer(error)]).await;
+        let trip = Trip::Failures { failures: 3, window: Duration::from_secs(10) };
+        let breaker = BreakerConfig { trip, ..BreakerConfig::default() };
+        let client = client(server.address, dependency("orders").breaker(breaker));
+        assert!(client.get("/").send().await.is_err());
+        assert_eq!((client.sent(), client.dependency().snapshot().openings), (3, openings));
+    }
+}
+
+#[tokio::test]
 async fn policies_c24_nothing_is_sent_with_ten_milliseconds_left_or_after_the_deadline() {
     let server = scripted(vec![Act::Answer(answer("200 OK", "", "{}"))]).await;
     let client = client(server.address, dependency("catalog"));
@@ -205,6 +221,10 @@ async fn a_success_that_can_not_be_used_is_permanent() {
     let error = client_.get("/").send().await.unwrap().json::<serde_json::Value>().unwrap_err();
     assert!(matches!(error, HttpError::Decode { .. }), "{error:?}");
     assert_eq!(error.classify().kind, Kind::Permanent);
+
+    // Decoded as part of the attempt, it is the same, and the dependency's health is not at fault.
+    let error = client_.get("/").send_json::<serde_json::Value>().await.unwrap_err();
+    assert!(error.is_permanent() && error.attempts() == 1, "{error:?}");
 
     let endless = "x".repeat(mamparo_core::limits::BODY_BYTES_MAX + 1);
     let server = scripted(vec![Act::Answer(answer("200 OK", "", &endless))]).await;

@@ -191,6 +191,19 @@ async fn each_client_has_its_own_limit_and_is_told_when_to_return() {
     assert_eq!(ask("ben").await.status, 200, "another client's requests are its own");
 }
 
+#[tokio::test]
+async fn an_expensive_route_may_have_its_own_limit() {
+    let limit = RateLimit::new(RateLimitConfig::new(1, Duration::from_secs(60)));
+    let router = Router::new()
+        .route("/expensive", limit.around(get(async || "expensive")))
+        .route("/cheap", get(async || "cheap"));
+    let server = start(standard(router, options())).await;
+    let ask =
+        async |path: &str| send_text(server.address, &format!("GET {path}"), "", "").await.status;
+    assert_eq!([ask("/expensive").await, ask("/expensive").await], [200, 429]);
+    assert_eq!([ask("/cheap").await, ask("/cheap").await], [200, 200]);
+}
+
 /// A service that asks the next one and answers what the dependency's failure means.
 fn relaying(next: HttpClient, options: ServerOptions) -> Router {
     let ask = move || {

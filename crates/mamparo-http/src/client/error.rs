@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use mamparo_call::Classify;
@@ -65,8 +64,8 @@ pub enum HttpError {
         retry_after: Option<Duration>,
         /// What the answer's problem document said, if it was one.
         problem: Option<Box<Upstream>>,
-        /// The answer itself, for a gateway that passes it on.
-        answer: Box<Response>,
+        /// The answer itself, for a gateway that passes it on; `None` when its body broke off.
+        answer: Option<Box<Response>>,
     },
     /// A success whose body is not what was expected.
     #[error("decode the {status} answer")]
@@ -93,13 +92,13 @@ pub struct Upstream {
 
 impl Upstream {
     /// Reads a problem document; members of a wrong type count as absent (RFC 9457 §3.1).
-    pub(super) fn read(headers: &http::HeaderMap, body: &Bytes) -> Option<Box<Self>> {
-        let media = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    pub(super) fn read(answer: &Response) -> Option<Box<Self>> {
+        let media = answer.headers.get(CONTENT_TYPE)?.to_str().ok()?;
         let media = media.split(';').next().unwrap_or_default().trim();
         if !media.eq_ignore_ascii_case(crate::problem::MEDIA_TYPE) {
             return None;
         }
-        let document: serde_json::Value = serde_json::from_slice(body).ok()?;
+        let document: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
         let text = |name: &str| document.get(name)?.as_str().map(str::to_owned);
         Some(Box::new(Self { kind: text("type"), code: text("code"), detail: text("detail") }))
     }
@@ -122,7 +121,7 @@ impl HttpError {
     #[must_use]
     pub fn answer(&self) -> Option<&Response> {
         match self {
-            Self::Status { answer, .. } => Some(answer),
+            Self::Status { answer, .. } => answer.as_deref(),
             Self::Request { .. }
             | Self::TooLate
             | Self::Connect { .. }

@@ -19,6 +19,7 @@ use mamparo_core::call::pipeline::GiveUp;
 use mamparo_core::time::Moment;
 use reqwest::Url;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 pub use error::{HttpError, Upstream};
 pub use response::Response;
@@ -34,8 +35,8 @@ use transport::Transport;
 /// use mamparo_http::HttpClient;
 ///
 /// let catalog = HttpClient::new("http://catalog:8081", catalog)?;
-/// let answer = catalog.get("/v1/products").query("ids", "a,b").send().await?;
-/// let products: serde_json::Value = answer.json()?;
+/// let products: serde_json::Value =
+///     catalog.get("/v1/products").query("ids", "a,b").send_json().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -203,6 +204,21 @@ impl Request {
     /// [`CallError`] names the guard that refused, or how the last attempt failed; anything but a
     /// 2xx answer is a failure.
     pub async fn send(self) -> Result<Response, CallError<HttpError>> {
+        self.call(Ok).await
+    }
+
+    /// The same, with the answer's body decoded from JSON as part of the attempt.
+    ///
+    /// # Errors
+    /// As [`Request::send`]; a body of another shape is permanent.
+    pub async fn send_json<T: DeserializeOwned>(self) -> Result<T, CallError<HttpError>> {
+        self.call(|response| response.json()).await
+    }
+
+    async fn call<T>(
+        self,
+        read: impl Fn(Response) -> Result<T, HttpError>,
+    ) -> Result<T, CallError<HttpError>> {
         let shared = &*self.client.shared;
         let (Some(url), None) = (&self.url, &self.mistake) else {
             let what = self.mistake.unwrap_or_else(|| "no address".to_owned());
@@ -215,7 +231,10 @@ impl Request {
             if !self.body.is_empty() {
                 *request.body_mut() = Some(self.body.clone().into());
             }
-            send_attempt(shared, request, &carried, attempt)
+            // Boxed, because it would otherwise make the future of every caller that much larger.
+            let sent = Box::pin(send_attempt(shared, request, &carried, attempt));
+            let read = &read;
+            async move { read(sent.await?) }
         };
         shared.dependency.call(self.repeatable, attempt).await
     }

@@ -84,10 +84,9 @@ impl Transport {
             return Ok(Response { status, headers, body: body? });
         }
         // The status has said it all. A body that can't be read only costs us the explanation.
-        let body = body.unwrap_or_default();
-        let problem = Upstream::read(&headers, &body);
         let retry_after = retry_after::parse(&headers, received);
-        let answer = Box::new(Response { status, headers, body });
+        let answer = body.ok().map(|body| Box::new(Response { status, headers, body }));
+        let problem = answer.as_deref().and_then(Upstream::read);
         Err(HttpError::Status { status, retry_after, problem, answer })
     }
 }

@@ -14,7 +14,7 @@ fn failed(source: HttpError) -> CallError<HttpError> {
 }
 
 fn status(status: StatusCode, retry_after: Option<Duration>) -> CallError<HttpError> {
-    failed(HttpError::Status { status, retry_after, problem: None })
+    failed(HttpError::Status { status, retry_after, problem: None, answer: None })
 }
 
 fn refused(reason: Refusal, retry_after: Option<Duration>) -> CallError<HttpError> {

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use mamparo_call::{Context, clock};
 use mamparo_core::call::rate_limit::{Answer, KeyedRateLimit, RateLimitConfig};
@@ -34,6 +35,14 @@ impl RateLimit {
     #[must_use]
     pub fn new(config: RateLimitConfig) -> Self {
         Self { buckets: Mutex::new(KeyedRateLimit::new(config)), config }
+    }
+
+    /// The same limit in front of one expensive route alone.
+    pub fn around<S: Clone + Send + Sync + 'static>(
+        self,
+        route: MethodRouter<S>,
+    ) -> MethodRouter<S> {
+        route.layer(from_fn_with_state(Arc::new(self), layer))
     }
 
     fn ask(&self, client: &Arc<str>) -> Answer {
