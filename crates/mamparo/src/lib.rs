@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use mamparo::{http::Problem, prelude::*};
+//! use mamparo::{core::outcome::Sent, prelude::*};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,10 +59,15 @@ pub use mamparo_topology as topology;
 
 /// The names that most services use.
 pub mod prelude {
-    pub use mamparo_call::{CallError, Classify, Context, Dependency, Failure, Repeatable};
+    pub use mamparo_call::{CallError, Classify, Dependency, Failure, Repeatable};
     pub use mamparo_core::backoff::Backoff;
     pub use mamparo_core::call::breaker::BreakerConfig;
-    pub use mamparo_core::outcome::Sent;
     #[cfg(feature = "http")]
-    pub use mamparo_http::HttpClient;
+    pub use mamparo_http::{HttpClient, Problem};
+    #[cfg(feature = "messaging")]
+    pub use mamparo_messaging::{Answer, Handler, Message};
+    #[cfg(feature = "service")]
+    pub use mamparo_service::Service;
+    #[cfg(feature = "store")]
+    pub use mamparo_store::{SqliteStore, Transaction};
 }

@@ -26,10 +26,8 @@ struct Ban {
     way_out: &'static str,
 }
 
-/// Command lines talk to the terminal; a service does so once, when its configuration is wrong and
-/// no log is set up yet.
-const TERMINALS: &[&str] =
-    &["apps/", "crates/mamparo-cli/", "xtask/", "crates/mamparo-service/src/config"];
+/// Command lines talk to the terminal.
+const TERMINALS: &[&str] = &["apps/", "crates/mamparo-cli/", "xtask/"];
 
 const BANS: &[Ban] = &[
     Ban {
@@ -83,8 +81,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         calls: &["process::exit", "process::abort"],
-        // Nothing has started yet; the operator asked a second time.
-        rooms: &["crates/mamparo-service/src/config", "crates/mamparo-service/src/signal"],
+        rooms: &[],
         tests: Tests::Free,
         why: "it skips destructors and the ordered shutdown",
         way_out: "return an ExitCode from main",
@@ -144,6 +141,20 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     found
 }
 
+/// Rooms that no file has any more.
+pub(super) fn check_rooms(sources: &[Source]) -> Vec<Finding> {
+    let rooms = BANS.iter().flat_map(|ban| ban.rooms);
+    let gone = rooms.filter(|room| !sources.iter().any(|source| source.path.starts_with(**room)));
+    gone.map(|room| Finding {
+        file: "xtask/src/tidy/calls.rs".to_owned(),
+        line: 1,
+        what: format!("no file lives in the room {room}"),
+        why: "an exception that nobody needs is a hole".to_owned(),
+        way_out: "say where the room is now, or remove it".to_owned(),
+    })
+    .collect()
+}
+
 fn misplaced(rooms: &[&str]) -> String {
     if rooms.is_empty() {
         "is allowed nowhere".to_owned()
@@ -188,6 +199,14 @@ mod tests {
         let mut found = lines("crates/some/src/f.rs", text);
         found.sort_unstable();
         assert_eq!(found, [3, 6, 9]);
+    }
+
+    #[test]
+    fn a_room_without_a_file_is_found() {
+        let rooms = BANS.iter().flat_map(|ban| ban.rooms);
+        let sources: Vec<_> = rooms.map(|room| Source::new(&format!("{room}/a.rs"), "")).collect();
+        assert_eq!(check_rooms(&sources), []);
+        assert!(!check_rooms(&sources[1..]).is_empty() && !check_rooms(&[]).is_empty());
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub fn check(root: &Path) -> Result<Report, String> {
         report.findings.extend(floors::check(source));
         size::check(source, &mut report);
     }
+    report.findings.extend(calls::check_rooms(&sources));
     report.findings.extend(size::check_ratchet(&sources));
     report.findings.extend(tables::check(&sources));
     report.findings.extend(manifests::check(root)?);
