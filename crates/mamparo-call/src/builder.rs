@@ -103,6 +103,7 @@ impl DependencyBuilder {
     }
 
     /// Is called on each change of the breaker, on the task that caused it and outside of any lock.
+    /// A panic of the hook is logged as an error and goes no further.
     #[must_use]
     pub fn on_change(mut self, hook: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.on_change = Some(Box::new(hook));

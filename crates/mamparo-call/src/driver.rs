@@ -147,7 +147,7 @@ impl Run<'_> {
     async fn queue(&self, ticket: Ticket, until: Moment) -> Event {
         let granted = self.gate.granted(ticket);
         match tokio::time::timeout_at(clock::instant_of(until), granted).await {
-            Ok(()) => Event::SlotGranted,
+            Ok(event) => event,
             Err(_elapsed) => Event::QueueTimedOut,
         }
     }

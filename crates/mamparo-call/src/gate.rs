@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use mamparo_core::call::breaker::Phase;
+use mamparo_core::call::breaker::{Change, Phase};
 use mamparo_core::call::bulkhead::{Bulkhead, Ticket};
 use mamparo_core::call::pipeline::{Event, Misfit, Pipeline, Policies, Told};
 use mamparo_core::call::plan::Plan;
@@ -15,6 +16,7 @@ use mamparo_core::time::Moment;
 use crate::builder::OnChange;
 use crate::observe::Observer;
 use crate::snapshot::Snapshot;
+use crate::{clock, observe};
 
 /// Plan, policies and counters of one dependency.
 pub(crate) struct Gate {
@@ -56,34 +58,50 @@ impl Gate {
         rng: &mut impl Rng,
     ) -> Result<Told, Misfit> {
         let before = pipeline.phase();
-        let (told, waker) = {
+        let (told, waker, all) = {
             let mut shared = self.lock();
             let told = pipeline.tell(now, event, &mut shared.policies, rng)?;
             let waker = told.wake.and_then(|ticket| shared.wakers.remove(&ticket));
-            (told, waker)
+            let opened = told.change.is_some_and(|change| change.to == Phase::Open);
+            // Nobody stands in line for an open circuit.
+            let all = if opened { std::mem::take(&mut shared.wakers) } else { BTreeMap::new() };
+            (told, waker, all)
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker.into_iter().chain(all.into_values()).for_each(Waker::wake);
         self.observer.told(&self.plan, before, event, pipeline.attempts(), &told);
-        if let (Some(change), Some(hook)) = (&told.change, &self.on_change) {
-            hook(change);
+        if let Some(change) = &told.change {
+            self.call_hook(change);
         }
         Ok(told)
     }
 
-    /// Completes when `ticket` owns a slot. Sleeps in between; dropping it forgets the waker.
-    pub(crate) async fn granted(&self, ticket: Ticket) {
+    /// Completes when `ticket` owns a slot or the circuit has opened. Sleeps in between; dropping it
+    /// forgets the waker.
+    pub(crate) async fn granted(&self, ticket: Ticket) -> Event {
         let _forget = ForgetWaker { gate: self, ticket };
         poll_fn(|cx| {
+            let now = clock::now();
             let mut shared = self.lock();
+            if shared.policies.breaker.as_ref().is_some_and(|b| b.phase(now) == Phase::Open) {
+                return Poll::Ready(Event::CircuitOpened);
+            }
             if shared.policies.bulkhead.as_ref().is_some_and(|b| b.is_granted(ticket)) {
-                return Poll::Ready(());
+                return Poll::Ready(Event::SlotGranted);
             }
             shared.wakers.insert(ticket, cx.waker().clone());
             Poll::Pending
         })
-        .await;
+        .await
+    }
+
+    /// A hook looks on: its panic must neither end the call nor, while a panicking call unwinds, the
+    /// process.
+    fn call_hook(&self, change: &Change) {
+        if let Some(hook) = &self.on_change
+            && std::panic::catch_unwind(AssertUnwindSafe(|| hook(change))).is_err()
+        {
+            observe::hook_panicked(&self.plan, change);
+        }
     }
 
     pub(crate) fn breaker_state(&self, now: Moment) -> Option<Phase> {

@@ -146,7 +146,11 @@ impl Observer {
             Event::Panicked => "panic",
             Event::Cancelled => "cancelled",
             // These end no attempt.
-            Event::Start | Event::SlotGranted | Event::QueueTimedOut | Event::WaitOver => return,
+            Event::Start
+            | Event::SlotGranted
+            | Event::QueueTimedOut
+            | Event::CircuitOpened
+            | Event::WaitOver => return,
         };
         metrics::counter!(
             ATTEMPTS,
@@ -206,6 +210,11 @@ fn retrying(plan: &Plan, attempt: u32, after: Duration, cause: Event) {
 /// The machine refused an event: a bug of ours that must not stay unseen.
 pub(crate) fn misfit(plan: &Plan, misfit: &Misfit) {
     tracing::error!(dependency = plan.dependency, %misfit, "call was not released");
+}
+
+/// The hook of a breaker's changes panicked; the call goes on.
+pub(crate) fn hook_panicked(plan: &Plan, change: &breaker::Change) {
+    tracing::error!(dependency = plan.dependency, to = change.to.name(), "breaker hook panicked");
 }
 
 /// A transaction of this process is repeated.

@@ -251,6 +251,83 @@ async fn lesson_h08_a_rejection_is_instant() {
     assert_eq!(mamparo_call::clock::now(), before, "no time has passed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn lesson_h08_whoever_queues_is_told_as_soon_as_the_circuit_opens() {
+    let catalog = catalog().attempt_timeout(Duration::from_secs(5)).breaker(touchy(1));
+    let catalog = catalog.bulkhead(2, 10).build().expect("sound");
+    let fail = Notify::new();
+    let mut failing = Box::pin(catalog.call(Repeatable::Unsafe, |_| async {
+        fail.notified().await;
+        Err::<(), _>(Broken(Failure::TRANSIENT))
+    }));
+    let mut hanging =
+        Box::pin(catalog.call(Repeatable::Unsafe, |_| pending::<Result<(), Broken>>()));
+    assert!(poll_once(&mut failing).is_pending() && poll_once(&mut hanging).is_pending());
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut queued: Vec<_> = (0..3)
+        .map(|_| Box::pin(catalog.call(Repeatable::Unsafe, |_| async { Ok::<_, Broken>(()) })))
+        .collect();
+    for call in &mut queued {
+        assert!(call.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
+    }
+    fail.notify_one();
+    assert!(poll_once(&mut failing).is_ready());
+    assert!(woken.0.load(Ordering::SeqCst));
+    for call in &mut queued {
+        assert!(matches!(
+            poll_once(call),
+            Poll::Ready(Err(CallError::Refused {
+                reason: Refusal::CircuitOpen,
+                retry_after: Some(_),
+                ..
+            }))
+        ));
+    }
+    drop(hanging);
+    assert_eq!((catalog.snapshot().in_flight, catalog.snapshot().queued), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn policies_c17_four_threads_keep_the_limit_and_lose_no_waiter() {
+    let catalog = Dependency::builder("catalog").bulkhead(3, 2_000).build().expect("sound");
+    let (now, peak) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut callers = JoinSet::new();
+    for _ in 0..2_000 {
+        let (catalog, now, peak) = (catalog.clone(), Arc::clone(&now), Arc::clone(&peak));
+        callers.spawn(async move {
+            let call = catalog.call(Repeatable::Idempotent, |_| async {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                yield_now().await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, Broken>(())
+            });
+            call.await.is_ok()
+        });
+    }
+    assert!(callers.join_all().await.into_iter().all(|ok| ok), "nobody was left in the queue");
+    assert!(peak.load(Ordering::SeqCst) <= 3);
+    let seen = catalog.snapshot();
+    assert_eq!((seen.in_flight, seen.queued, seen.succeeded), (0, 0, 2_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_ends_neither_the_call_nor_the_process() {
+    let catalog = catalog().breaker(touchy(1)).bulkhead(1, 0).on_change(|_| panic!("a bug"));
+    let catalog = catalog.build().expect("sound");
+    // The worst moment: while a panicking operation unwinds.
+    let mut task = JoinSet::new();
+    let inner = catalog.clone();
+    task.spawn(async move {
+        let _: Answer<()> = inner.call(Repeatable::Unsafe, |_| async { panic!("a bug") }).await;
+    });
+    task.join_next().await.expect("one task").expect_err("the operation panicked");
+    assert_eq!(catalog.breaker_state(), Some(Phase::Open));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let answer: Answer<()> = catalog.call(Repeatable::Unsafe, |_| async { Ok(()) }).await;
+    answer.expect("the hook panics again, the call goes on");
+}
+
 /// Lets calls run for a number of polls, drops them there, and looks for what they left behind.
 #[tokio::test(start_paused = true)]
 async fn policies_c15_dropped_at_every_await_everything_comes_back() {

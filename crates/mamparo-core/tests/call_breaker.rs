@@ -126,7 +126,7 @@ fn policies_c01_the_window_slides_however_long_it_has_run() {
         for _ in 0..successes {
             call(&mut breaker, at(0), Health::Good);
         }
-        let failures = (1..).find(|_| {
+        let failures = (1..=20).find(|_| {
             call(&mut breaker, at(0), Health::Bad).change.is_some_and(|c| c.to == Phase::Open)
         });
         let needed = if successes == 0 { 10 } else { 5 };

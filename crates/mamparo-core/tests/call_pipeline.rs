@@ -13,7 +13,7 @@ use mamparo_core::call::pipeline::{
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
-use mamparo_core::outcome::{Failure, Repeatable};
+use mamparo_core::outcome::{Failure, Health, Repeatable};
 use mamparo_core::rng::{Rng, SeededRng};
 use mamparo_core::time::Moment;
 use proptest::prelude::*;
@@ -133,6 +133,20 @@ fn lesson_h08_an_open_circuit_is_refused_at_once_though_the_bulkhead_is_full() {
     }
     let step = host.step(&mut call(&plan), at(1_000), Event::Start);
     let retry_after = Some(millis(29_000));
+    assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
+    // Nor does anybody stay in the queue of a circuit that opens.
+    let mut host = Host::new(&plan);
+    let (mut failing, mut queued) = (call(&plan), call(&plan));
+    host.step(&mut failing, at(0), Event::Start);
+    host.step(&mut queued, at(0), Event::Start);
+    if let Some(breaker) = &mut host.policies.breaker {
+        for _ in 0..5 {
+            let admission = breaker.ask(at(1)).admission.expect("closed");
+            breaker.tell(at(1), admission, Health::Bad);
+        }
+    }
+    let step = host.step(&mut queued, at(2), Event::CircuitOpened);
+    let retry_after = Some(millis(29_999));
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
     // And a queue has an end, by deadline.
     let plan = Plan { breaker: None, ..plan };

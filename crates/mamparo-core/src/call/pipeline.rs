@@ -2,7 +2,8 @@
 //!
 //! Outside in: deadline → rate limit → bulkhead → retry ⟨ breaker → attempt timeout ⟩. The breaker
 //! is asked before each attempt and told each outcome. Before anything is taken, a look at the breaker
-//! keeps callers of an open circuit out of the bulkhead's queue: a refusal is instant or it is none.
+//! keeps callers of an open circuit out of the bulkhead's queue, and those who are in it when the circuit
+//! opens are told at once.
 //!
 //! The machine says what to do next ([`Step`]); a host does it and tells what came of it
 //! ([`Event`]). It works on the [`Policies`] that all calls of a dependency share, which the host
@@ -126,6 +127,8 @@ pub enum Event {
     SlotGranted,
     /// The time of [`Step::Queue`] is over.
     QueueTimedOut,
+    /// The circuit opened while the call was in the queue.
+    CircuitOpened,
     /// The attempt gave a value.
     Succeeded,
     /// The attempt failed in this way.
@@ -157,7 +160,8 @@ pub enum Step {
         /// The same as a duration.
         after: Duration,
     },
-    /// Wait for a slot; tell [`Event::SlotGranted`] or [`Event::QueueTimedOut`].
+    /// Wait for a slot; tell [`Event::SlotGranted`] or [`Event::QueueTimedOut`], or, as soon as the
+    /// circuit opens, [`Event::CircuitOpened`].
     Queue {
         /// The place in the bulkhead's queue.
         ticket: Ticket,
@@ -358,13 +362,18 @@ impl Pipeline {
                 self.admit(now, policies)
             }
             (State::Queued { ticket }, Event::QueueTimedOut) => {
-                let wake = policies.bulkhead.as_mut().and_then(|b| b.leave(ticket));
+                let wake = leave(ticket, policies);
                 let reason = if deadline::too_near(now, self.deadline) {
                     Refusal::DeadlineExceeded
                 } else {
                     Refusal::BulkheadFull
                 };
                 Told { wake, ..self.refuse(reason, None, policies) }
+            }
+            (State::Queued { ticket }, Event::CircuitOpened) => {
+                let wake = leave(ticket, policies);
+                let after = policies.breaker.as_ref().and_then(|b| b.refuses(now));
+                Told { wake, ..self.refuse(Refusal::CircuitOpen, after, policies) }
             }
             (State::Attempting { admission, .. }, Event::Succeeded) => {
                 let change = tell_breaker(now, admission, Health::Good, policies);
@@ -388,7 +397,7 @@ impl Pipeline {
             (State::Waiting, Event::WaitOver) => self.admit(now, policies),
             (State::New | State::Waiting, Event::Cancelled) => self.cancelled(None, policies),
             (State::Queued { ticket }, Event::Cancelled) => {
-                let wake = policies.bulkhead.as_mut().and_then(|b| b.leave(ticket));
+                let wake = leave(ticket, policies);
                 Told { wake, ..self.cancelled(None, policies) }
             }
             (State::Attempting { admission, .. }, Event::Cancelled) => {
@@ -542,6 +551,10 @@ impl Pipeline {
 
 fn claim(ticket: Ticket, policies: &mut Policies) -> bool {
     policies.bulkhead.as_mut().is_some_and(|bulkhead| bulkhead.claim(ticket))
+}
+
+fn leave(ticket: Ticket, policies: &mut Policies) -> Option<Ticket> {
+    policies.bulkhead.as_mut().and_then(|bulkhead| bulkhead.leave(ticket))
 }
 
 fn tell_breaker(
