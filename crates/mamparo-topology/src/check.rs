@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mamparo_core::call::arithmetic;
+
 use crate::reader::{Sink, nearest_hint, quoted};
 use crate::{DependencySection, PolicyFile, Problem, RouteSection, SagaSection, show_duration};
 
@@ -9,6 +11,7 @@ use crate::{DependencySection, PolicyFile, Problem, RouteSection, SagaSection, s
 pub(crate) fn policy(policy: &PolicyFile, sink: &Sink<'_>) {
     let mut problems = Vec::new();
     names(policy, &mut problems);
+    plans(policy, &mut problems);
     budgets(policy, &mut problems);
     for saga in &policy.sagas {
         deadlines(policy, saga, &mut problems);
@@ -36,6 +39,24 @@ fn names(policy: &PolicyFile, problems: &mut Vec<Problem>) {
             let message = format!("the same route stands on line {}", first.path.line);
             let key = format!("routes[{index}].path");
             problems.push(Problem::of_key(&policy.file, route.path.line, key, message));
+        }
+    }
+}
+
+/// Whatever core's machines refuse to be made of is refused here, where it has a line.
+fn plans(policy: &PolicyFile, problems: &mut Vec<Problem>) {
+    for dependency in &policy.dependencies {
+        let key = format!("dependencies.{}", quoted(&dependency.name));
+        for mistake in dependency.plan(&policy.service.name).validate() {
+            let key = format!("{key}.{}", mistake.key);
+            problems.push(Problem::of_key(&policy.file, dependency.name.line, key, mistake.text));
+        }
+    }
+    for queue in &policy.queues {
+        let key = format!("queues.{}", quoted(&queue.name));
+        for problem in queue.policy().problems() {
+            let message = problem.to_string();
+            problems.push(Problem::of_key(&policy.file, queue.name.line, &key, message));
         }
     }
 }
@@ -86,25 +107,25 @@ fn too_long(
         let key = format!("{key}.attempt_timeout");
         return Some(Problem::of_key(&policy.file, line, key, message).with_hint(hint));
     }
-    let worst = dependency.worst_case();
-    if worst <= budget {
-        return None;
-    }
-    let (attempts, waits) = (dependency.attempts(), dependency.worst_waits());
+    let retry = dependency.retry_config();
+    let misfit = arithmetic::fits(retry.attempts, timeout, &retry.backoff, budget).err()?;
     let message = format!(
-        "{attempts} attempts of {} and waits of up to {} make {}, more than request_budget {}",
+        "{} attempts of {} and waits of up to {} make {}, more than request_budget {}",
+        misfit.attempts,
         show_duration(timeout),
-        show_duration(waits),
-        show_duration(worst),
+        show_duration(misfit.waits),
+        show_duration(misfit.worst),
         show_duration(budget)
     );
     let line = dependency.retry.as_ref().map_or(0, |retry| retry.attempts.line);
     let line = if line > 0 { line } else { dependency.attempt_timeout.line };
-    let room = budget.saturating_sub(waits) / attempts.max(1);
-    let hint = match room.as_millis() {
-        0 => "the waits alone don't fit: make fewer attempts, or lower the cap".to_owned(),
-        millis => format!("make fewer attempts, or an attempt_timeout of at most {millis}ms"),
-    };
+    let hint = misfit.fitting_timeout().map_or_else(
+        || "the waits alone don't fit: make fewer attempts, or lower the cap".to_owned(),
+        |fits| {
+            let fits = show_duration(fits);
+            format!("make fewer attempts, or an attempt_timeout of at most {fits}")
+        },
+    );
     Some(Problem::of_key(&policy.file, line, format!("{key}.retry"), message).with_hint(hint))
 }
 

@@ -1,4 +1,4 @@
-//! From the model to core's plain plans: what the file says is what the machines are made from.
+//! From the model to core's plain plans.
 
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{BreakerConfig, Over, Trip};
@@ -9,31 +9,58 @@ use mamparo_core::call::retry::Retry;
 use mamparo_core::message::topology::QueuePolicy;
 
 use crate::{
-    BreakerRule, BreakerSection, BulkheadSection, DependencySection, QueueSection,
+    BreakerRule, BreakerSection, BulkheadSection, DependencySection, PolicyFile, QueueSection,
     RateLimitSection, RetrySection,
 };
 
+impl PolicyFile {
+    /// What stands in front of the dependency called `name`; `None` when there is no such.
+    ///
+    /// Where a route waits for it, the service's request budget limits the whole call; elsewhere
+    /// only the deadline of the message or job does.
+    #[must_use]
+    pub fn plan(&self, name: &str) -> Option<Plan> {
+        let section = self.dependency(name)?;
+        let mut plan = section.plan(&self.service.name);
+        let mut calls = self.routes.iter().flat_map(|route| route.calls.iter().flatten());
+        if calls.any(|call| *call.dependency == name) {
+            plan.budget = self.service.request_budget.map(|budget| budget.value);
+        }
+        Some(plan)
+    }
+}
+
 impl DependencySection {
-    /// The plan of a call of this dependency from the service called `service`.
+    /// The policies of this section in front of a call from the service called `service`; without
+    /// a budget, which is the service's to give.
     #[must_use]
     pub fn plan(&self, service: &str) -> Plan {
-        let mut plan = Plan::new(self.name.value.clone());
-        service.clone_into(&mut plan.service);
-        plan.attempt_timeout = Some(*self.attempt_timeout);
-        // Without a `retry` there is one attempt: repeating is asked for, never assumed.
-        let single = || Retry { attempts: 1, backoff: Backoff::default() };
-        plan.retry = self.retry.as_ref().map_or_else(single, |retry| Retry {
-            attempts: *retry.attempts,
-            backoff: retry.backoff(),
-        });
-        plan.breaker = self.breaker.as_ref().map(BreakerSection::config);
-        plan.bulkhead = self.bulkhead.as_ref().map(BulkheadSection::config);
-        plan.rate_limit = self.rate_limit.as_ref().map(RateLimitSection::config);
-        plan
+        Plan {
+            service: service.to_owned(),
+            attempt_timeout: Some(*self.attempt_timeout),
+            retry: self.retry_config(),
+            breaker: self.breaker.as_ref().map(BreakerSection::config),
+            bulkhead: self.bulkhead.as_ref().map(BulkheadSection::config),
+            rate_limit: self.rate_limit.as_ref().map(RateLimitSection::config),
+            ..Plan::new(self.name.value.clone())
+        }
+    }
+
+    /// Attempts and waits. Without a `retry` there is one attempt: repeating is asked for, never
+    /// assumed.
+    #[must_use]
+    pub fn retry_config(&self) -> Retry {
+        self.retry.as_ref().map_or(Retry::NONE, RetrySection::config)
     }
 }
 
 impl RetrySection {
+    /// Attempts and waits.
+    #[must_use]
+    pub fn config(&self) -> Retry {
+        Retry { attempts: *self.attempts, backoff: self.backoff() }
+    }
+
     /// The waits between attempts.
     #[must_use]
     pub fn backoff(&self) -> Backoff {
@@ -42,17 +69,16 @@ impl RetrySection {
 }
 
 impl BreakerSection {
-    /// The breaker's limits.
+    /// The breaker's limits; a half-open circuit waits the default 30 s for its probes.
     #[must_use]
     pub fn config(&self) -> BreakerConfig {
+        let window = *self.window;
         let trip = match &self.rule {
-            BreakerRule::Failures(failures) => {
-                Trip::Failures { failures: **failures, window: *self.window }
-            }
+            BreakerRule::Failures(failures) => Trip::Failures { failures: **failures, window },
             BreakerRule::Rate { failure_rate, min_calls } => Trip::Rate {
                 failure_rate: **failure_rate,
                 min_calls: **min_calls,
-                over: Over::Time(*self.window),
+                over: Over::Time(window),
             },
         };
         let (open_for, probes) = (*self.open_for, *self.probes);
@@ -69,7 +95,7 @@ impl BulkheadSection {
 }
 
 impl RateLimitSection {
-    /// The rate limit; a whole period's requests may come at once.
+    /// The limit; all requests of a period may come at once.
     #[must_use]
     pub fn config(&self) -> RateLimitConfig {
         RateLimitConfig::new(*self.requests, *self.per)
@@ -77,7 +103,7 @@ impl RateLimitSection {
 }
 
 impl QueueSection {
-    /// The queue's policy, with its events as bindings.
+    /// The queue's rules, as broker and consumer take them.
     #[must_use]
     pub fn policy(&self) -> QueuePolicy {
         QueuePolicy {
@@ -89,57 +115,5 @@ impl QueueSection {
             handler_timeout: *self.handler_timeout,
             bindings: self.events.iter().map(|event| event.value.clone()).collect(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    const FILE: &str = r#"
-[service]
-name = "orders"
-owner = "team-orders"
-request_budget = "3s"
-
-[dependencies.catalog]
-url = "http://catalog:8081"
-attempt_timeout = "700ms"
-retry = { attempts = 2, base = "100ms", factor = 2, cap = "2s" }
-breaker = { failures = 5, window = "10s", open_for = "30s", probes = 1 }
-bulkhead = { limit = 20, queue = 0 }
-
-[dependencies.bare]
-url = "http://bare:8081"
-attempt_timeout = "700ms"
-
-[queues."orders.saga"]
-owner = "team-orders"
-retry_delay = "5s"
-runbook = "docs/runbooks/dlq.md"
-events = ["stock.reserved"]
-"#;
-
-    #[test]
-    fn what_the_file_says_is_what_the_machines_get() {
-        let file = crate::parse("orders.toml", FILE).unwrap();
-        let plan = file.dependency("catalog").unwrap().plan("orders");
-        assert_eq!((plan.dependency.as_str(), plan.service.as_str()), ("catalog", "orders"));
-        assert_eq!(plan.attempt_timeout, Some(Duration::from_millis(700)));
-        assert_eq!(plan.retry.attempts, 2);
-        assert_eq!(plan.breaker, Some(BreakerConfig::default()));
-        assert_eq!(plan.bulkhead, Some(BulkheadConfig { limit: 20, queue: 0 }));
-        assert!(plan.validate().is_empty());
-
-        let bare = file.dependency("bare").unwrap().plan("orders");
-        assert_eq!((bare.retry.attempts, bare.breaker, bare.bulkhead), (1, None, None));
-
-        let queue = file.queue("orders.saga").unwrap().policy();
-        assert_eq!((queue.prefetch, queue.attempts), (10, 5));
-        assert_eq!(queue.retry_delay, Duration::from_secs(5));
-        assert_eq!(queue.bindings, ["stock.reserved"]);
-        assert!(queue.problems().is_empty());
     }
 }

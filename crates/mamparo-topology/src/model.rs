@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mamparo_core::call::arithmetic;
+
 use crate::{Located, Settings};
 
 /// One `mamparo.toml`: everything a service calls, consumes and runs, with its limits.
@@ -101,24 +103,11 @@ pub struct DependencySection {
 }
 
 impl DependencySection {
-    /// How many attempts a call may make, the first one included.
-    #[must_use]
-    pub fn attempts(&self) -> u32 {
-        self.retry.as_ref().map_or(1, |retry| *retry.attempts)
-    }
-
-    /// The longest that the waits between all attempts can take together.
-    #[must_use]
-    pub fn worst_waits(&self) -> Duration {
-        self.retry
-            .as_ref()
-            .map_or(Duration::ZERO, |retry| retry.backoff().worst_total(*retry.attempts))
-    }
-
     /// The longest that a call can take: every attempt times out, and every wait is the longest.
     #[must_use]
     pub fn worst_case(&self) -> Duration {
-        self.attempt_timeout.saturating_mul(self.attempts()).saturating_add(self.worst_waits())
+        let retry = self.retry_config();
+        arithmetic::worst_case(retry.attempts, *self.attempt_timeout, &retry.backoff)
     }
 }
 

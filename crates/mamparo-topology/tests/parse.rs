@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use mamparo_core::call::breaker::{Over, Trip};
 use mamparo_topology::{
     BreakerRule, Fallback, IdempotencyKey, PolicyFile, dependency_table, load, parse,
 };
@@ -91,13 +92,12 @@ fn the_example_of_the_design_is_read_whole() {
     assert_eq!(policy.service.store.as_ref().unwrap().as_str(), "sqlite:orders.db");
     let catalog = policy.dependency("catalog").unwrap();
     assert_eq!((catalog.name.line, catalog.attempt_timeout.line), (10, 12));
-    assert_eq!(catalog.attempts(), 2);
     assert_eq!(catalog.worst_case(), Duration::from_millis(1_500));
     let breaker = catalog.breaker.as_ref().unwrap();
     assert!(matches!(&breaker.rule, BreakerRule::Failures(n) if **n == 5));
     assert_eq!(*breaker.open_for, Duration::from_secs(30));
     let customers = policy.dependency("customers").unwrap();
-    assert_eq!((customers.attempts(), *customers.fallback), (1, Fallback::Stale));
+    assert_eq!((customers.retry.is_none(), *customers.fallback), (true, Fallback::Stale));
     assert!(customers.bulkhead.is_none());
     let route = policy.route("POST /v1/orders").unwrap();
     assert_eq!(route.idempotency_key.unwrap().value, IdempotencyKey::Required);
@@ -161,6 +161,8 @@ fn each_mistake_has_its_sentence() {
         ("STOCK_RESERVED = \"10m\"", "STOCK_RESERVED = \"14m\"", ":47: sagas.order.deadlines.STO"),
         ("every = \"1h\"", "", "jobs.reconciliation.every: missing required key"),
         ("request_budget = \"3s\" ", "", "request_budget: missing required key: the service has"),
+        ("queues.\"orders.saga\"", "queues.\"a.retry\"", ":33: queues.\"a.retry\": name: must not"),
+        ("payment.#", "payment..x", "bindings: \"payment..x\" has an empty word"),
         ("requests = 300, ", "", "rate_limit.requests: missing required key"),
         ("GET /v1/orders/{id}", "POST /v1/orders", "the same route stands on line 25"),
     ] {
@@ -261,6 +263,24 @@ orders.toml:56: settings.page_size: unknown key
   hint: did you mean page_sze?
 orders.toml:57: settings.hold: expected true or false, found a string"
     );
+}
+
+#[test]
+fn the_model_becomes_cores_plans_which_find_nothing_to_refuse() {
+    let policy = orders();
+    let plan = policy.plan("catalog").unwrap();
+    assert_eq!((plan.service.as_str(), plan.retry.attempts), ("orders", 2));
+    assert_eq!(plan.budget, Some(Duration::from_secs(3)), "a route waits for it");
+    assert_eq!(plan.validate(), []);
+    let breaker = policy.plan("customers").unwrap().breaker.unwrap();
+    let over = Over::Time(Duration::from_secs(60));
+    assert_eq!(breaker.trip, Trip::Rate { failure_rate: 0.5, min_calls: 10, over });
+    assert_eq!(policy.plan("psp"), None);
+    let queue = policy.queue("orders.saga").unwrap().policy();
+    assert_eq!((queue.dlq().as_str(), queue.bindings.len()), ("orders.saga.dlq", 2));
+    assert!(queue.problems().is_empty());
+    let limit = policy.routes[1].rate_limit.as_ref().unwrap().config();
+    assert_eq!((limit.requests, limit.burst), (300, 300));
 }
 
 #[test]

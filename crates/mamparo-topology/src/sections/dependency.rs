@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mamparo_core::limits::{ATTEMPTS_MAX, BULKHEAD_QUEUE_MAX, WINDOW_CALLS_MAX};
+use mamparo_core::limits::{
+    ATTEMPT_MIN_USABLE, ATTEMPTS_MAX, BULKHEAD_QUEUE_MAX, PROBES_MAX, WINDOW_CALLS_MAX,
+};
 
 use super::{LONGEST, SHORTEST, rate_limit};
 use crate::reader::{Section, nearest_hint};
@@ -13,8 +15,6 @@ use crate::{
 
 /// Most calls in flight that a bulkhead may allow. More is no limit.
 const BULKHEAD_LIMIT_MAX: u32 = 100_000;
-/// Most probes of a half-open circuit. More is no probing.
-const PROBES_MAX: u32 = 100;
 
 pub(super) fn read(
     name: Located<String>,
@@ -24,7 +24,8 @@ pub(super) fn read(
     if !section.has("attempt_timeout") {
         section.missing("attempt_timeout");
     }
-    let attempt_timeout = section.within("attempt_timeout", SHORTEST..=LONGEST);
+    let shortest = ATTEMPT_MIN_USABLE.saturating_add(SHORTEST);
+    let attempt_timeout = section.within("attempt_timeout", shortest..=LONGEST);
     let retry = section.table("retry").map(retry);
     let breaker = section.table("breaker").and_then(breaker);
     let bulkhead = section.table("bulkhead").map(bulkhead);

@@ -3,20 +3,18 @@
 use std::time::Duration;
 
 use mamparo_core::limits::ATTEMPTS_MAX;
+use mamparo_core::message::topology::{PREFETCH_MAX, RETRY_DELAY_MAX};
 
 use super::{LONGEST, SHORTEST};
 use crate::reader::Section;
 use crate::{Located, QueueSection};
-
-/// Most messages in hand at a time. More stay in the queue, not in memory.
-const PREFETCH_MAX: u32 = 1_000;
 
 pub(super) fn read(name: Located<String>, mut section: Section<'_, '_>) -> Option<QueueSection> {
     let owner = owner(&mut section);
     let prefetch = section.within_or("prefetch", 1..=PREFETCH_MAX, 10);
     let attempts = section.within_or("attempts", 1..=ATTEMPTS_MAX, 5);
     let half_minute = Duration::from_secs(30);
-    let retry_delay = section.within_or("retry_delay", Duration::ZERO..=LONGEST, half_minute);
+    let retry_delay = section.within_or("retry_delay", SHORTEST..=RETRY_DELAY_MAX, half_minute);
     let handler_timeout = section.within_or("handler_timeout", SHORTEST..=LONGEST, half_minute);
     let runbook = section.require::<String>("runbook");
     let events = section.strings("events");
