@@ -24,12 +24,17 @@ pub fn load(path: impl AsRef<Path>) -> Result<(PolicyFile, Environment), Problem
 /// # Errors
 /// The exit code 2, for `main` to return before anything has started.
 pub fn load_or_report(path: impl AsRef<Path>) -> Result<(PolicyFile, Environment), ExitCode> {
-    load(path).map_err(|problems| {
-        // The log isn't up yet, and the operator waits at the terminal. A stderr that is closed
-        // leaves nobody to tell; the exit code still says it.
-        let _ = std::io::stderr().write_all(fatal(&problems).as_bytes());
-        ExitCode::from(UNUSABLE)
-    })
+    load(path).map_err(|problems| report(&problems))
+}
+
+/// Writes `problems` to stderr and answers the exit code 2: for settings, which the application
+/// reads after the file was loaded, and before it starts anything.
+#[must_use]
+pub fn report(problems: &Problems) -> ExitCode {
+    // The log isn't up yet, and the operator waits at the terminal. A stderr that is closed leaves
+    // nobody to tell; the exit code still says it.
+    let _ = std::io::stderr().write_all(fatal(problems).as_bytes());
+    ExitCode::from(UNUSABLE)
 }
 
 /// The message that a process dies with.

@@ -28,12 +28,6 @@ pub enum ServiceError {
         /// Its error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A second signal came before the shutdown was over.
-    #[error("finish the shutdown: {signal} came a second time")]
-    Interrupted {
-        /// The signal's name.
-        signal: &'static str,
-    },
     /// The operating system gave no signal handler.
     #[error("listen to signals")]
     Signals(#[source] std::io::Error),

@@ -7,29 +7,24 @@
 //!
 //! ```no_run
 //! use std::process::ExitCode;
-//! use mamparo_service::{Environment, Role, Service, config, run_until_signal, telemetry};
+//! use mamparo_service::{Role, Service, config, exit_code, run_until_signal, telemetry};
 //!
 //! fn main() -> ExitCode {
 //!     let (policy, environment) = match config::load_or_report("orders.toml") {
 //!         Ok(loaded) => loaded,
 //!         Err(code) => return code,
 //!     };
-//!     let runtime = match tokio::runtime::Runtime::new() {
-//!         Ok(runtime) => runtime,
-//!         Err(_) => return ExitCode::FAILURE,
-//!     };
-//!     runtime.block_on(async {
-//!         if let Err(error) = telemetry::install(&environment) {
-//!             return mamparo_service::exit_code(Err(error));
-//!         }
+//!     let Ok(runtime) = tokio::runtime::Runtime::new() else { return ExitCode::FAILURE };
+//!     exit_code(runtime.block_on(async {
+//!         telemetry::install(&environment)?;
 //!         let service = Service::new(policy.service.name.value.clone());
 //!         let database = service.readiness().check("database");
 //!         service.tasks().spawn_essential(Role::Worker, "watchdog", |stop| async move {
 //!             database.ready();
 //!             stop.cancelled().await;
 //!         });
-//!         mamparo_service::exit_code(run_until_signal(vec![service]).await)
-//!     })
+//!         run_until_signal(vec![service]).await
+//!     }))
 //! }
 //! ```
 

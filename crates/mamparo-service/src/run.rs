@@ -6,11 +6,8 @@ use std::process::ExitCode;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
-use crate::signal::Signals;
+use crate::signal::{self, Signals};
 use crate::{Readiness, ServiceError, Shutdown, ShutdownReport, Step, Tasks, observe};
-
-/// The exit code after a second signal: 128 + SIGINT, as shells expect.
-const INTERRUPTED: u8 = 130;
 
 /// A service that is being put together: its tasks, its checks, its shutdown.
 #[derive(Debug)]
@@ -123,10 +120,11 @@ pub async fn run_all(
     }
 }
 
-/// Runs `services` until SIGTERM or SIGINT. A second signal ends the wait for the shutdown.
+/// Runs `services` until SIGTERM or SIGINT. A second signal ends the process at once, with exit
+/// code 130.
 ///
 /// # Errors
-/// The first task that was lost, or [`ServiceError::Interrupted`] at a second signal.
+/// The first task that was lost, or [`ServiceError::Signals`].
 pub async fn run_until_signal(services: Vec<Service>) -> Result<Vec<ShutdownReport>, ServiceError> {
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
@@ -137,7 +135,7 @@ pub async fn run_until_signal(services: Vec<Service>) -> Result<Vec<ShutdownRepo
             result = &mut running => return result,
             signal = signals.next() => {
                 if stop.is_cancelled() {
-                    return Err(ServiceError::Interrupted { signal });
+                    signal::exit_at_once(signal);
                 }
                 tracing::info!(signal, "stopping");
                 stop.cancel();
@@ -146,14 +144,15 @@ pub async fn run_until_signal(services: Vec<Service>) -> Result<Vec<ShutdownRepo
     }
 }
 
-/// The code for `main` to return: 0 after a shutdown that was asked for, 130 after a second signal,
-/// else 1, with the error and its causes in the log.
+/// The code for `main` to return: 0 after a shutdown that was asked for, else 1, with the error and
+/// its causes in the log.
 #[must_use]
 pub fn exit_code<T>(result: Result<T, ServiceError>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
-    tracing::error!("failed to {}", observe::chain(&error));
-    if matches!(error, ServiceError::Interrupted { .. }) {
-        return ExitCode::from(INTERRUPTED);
+    match result {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("failed to {}", observe::chain(&error));
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::FAILURE
 }

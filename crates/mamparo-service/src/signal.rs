@@ -2,6 +2,17 @@
 
 use crate::ServiceError;
 
+/// The exit code after a second signal: 128 + SIGINT, as shells expect.
+const INTERRUPTED: i32 = 130;
+
+/// Ends the process without waiting for anything: whoever sends a second signal has waited enough,
+/// and a runtime whose threads hang could not even be dropped.
+pub(crate) fn exit_at_once(signal: &'static str) -> ! {
+    tracing::error!(signal, "a second signal: ending without the rest of the shutdown");
+    #[expect(clippy::disallowed_methods, reason = "the operator asked for no further waiting")]
+    std::process::exit(INTERRUPTED)
+}
+
 /// The signals that ask a process to stop. Make it early: until then they kill the process.
 #[derive(Debug)]
 pub struct Signals {
