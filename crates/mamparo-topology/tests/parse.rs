@@ -275,6 +275,9 @@ fn the_model_becomes_cores_plans_which_find_nothing_to_refuse() {
     let breaker = policy.plan("customers").unwrap().breaker.unwrap();
     let over = Over::Time(Duration::from_secs(60));
     assert_eq!(breaker.trip, Trip::Rate { failure_rate: 0.5, min_calls: 10, over });
+    let customers = policy.dependency("customers").unwrap().plan("orders");
+    assert_eq!((customers.retry.attempts, customers.bulkhead), (1, None), "never assumed");
+    assert_eq!(customers.budget, None);
     assert_eq!(policy.plan("psp"), None);
     let queue = policy.queue("orders.saga").unwrap().policy();
     assert_eq!((queue.dlq().as_str(), queue.bindings.len()), ("orders.saga.dlq", 2));
