@@ -9,6 +9,7 @@ use std::error::Error;
 use common::{File, at, message, queue};
 use mamparo_store::{Backend, SqliteStore, Store, StoreError, attempts, inbox, outbox};
 use mamparo_store::{idempotency, queue as rows};
+use sqlx::ConnectOptions;
 
 #[tokio::test]
 async fn addresses_of_other_kinds_and_missing_files_are_errors() {
@@ -61,6 +62,29 @@ async fn many_may_open_a_new_file_at_once() {
             .unwrap();
         assert_eq!(versions, 1, "each migration ran once");
     }
+}
+
+/// Switching to WAL gives up at once when another connection is writing in the old mode, as happens
+/// when two processes create the file together.
+#[tokio::test]
+async fn a_file_that_somebody_is_just_creating_is_waited_for() {
+    let file = File::new();
+    let options =
+        sqlx::sqlite::SqliteConnectOptions::new().filename(file.path()).create_if_missing(true);
+    let mut other = options.connect().await.unwrap();
+    sqlx::raw_sql("CREATE TABLE one (n); BEGIN IMMEDIATE; INSERT INTO one VALUES (1)")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let finish = async {
+        for _ in 0..500 {
+            sqlx::query("SELECT n FROM one").execute(&mut other).await.unwrap();
+        }
+        sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+    };
+    let address = file.address();
+    let (store, ()) = tokio::join!(SqliteStore::open(&address), finish);
+    store.unwrap().ping().await.unwrap();
 }
 
 #[tokio::test]

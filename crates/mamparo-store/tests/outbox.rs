@@ -155,10 +155,14 @@ async fn messages_c20_order_per_key_holds_under_parallel_relays() {
         (0..120).map(|n| event(&format!("{n:03}"), &format!("k{}", n % 7))).collect();
     enqueue(&writer, &events).await;
     let published = std::sync::Mutex::new(Vec::<(String, String)>::new());
-    let relay = async |owner: &str| {
+    let relay = async |owner: &str, slowness: u32| {
         let store = file.open().await;
         while outbox::stats(&store).await.unwrap().pending > 0 {
             let claimed = outbox::claim(&store, owner, 3, LEASE, at(1)).await.unwrap();
+            // A slow relay publishes long after it claimed; the fast ones would overtake it.
+            for _ in 0..slowness {
+                outbox::stats(&store).await.unwrap();
+            }
             for claimed in &claimed {
                 let event = &claimed.event;
                 published.lock().unwrap().push((event.key.clone(), event.id.clone()));
@@ -166,7 +170,7 @@ async fn messages_c20_order_per_key_holds_under_parallel_relays() {
             assert_eq!(confirm(&store, owner, &claimed).await, claimed.len() as u64);
         }
     };
-    tokio::join!(relay("1"), relay("2"), relay("3"), relay("4"));
+    tokio::join!(relay("1", 0), relay("2", 30), relay("3", 0), relay("4", 7));
     let published = published.into_inner().unwrap();
     assert_eq!(published.len(), events.len());
     let mut by_key = BTreeMap::<String, Vec<String>>::new();
