@@ -1,1 +1,48 @@
-fn main() {}
+//! The mamparo command line: data on stdout, words on stderr, `hint:` for the next step.
+//!
+//! Exit codes: 0 clean, 1 findings or something left undone, 2 unusable input.
+
+mod dlq;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use output::{Exit, say};
+
+/// Design for failure: look after dead letters.
+#[derive(Debug, Parser)]
+#[command(name = "mamparo", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Look at dead letters, put them back, or throw them away.
+    #[command(subcommand)]
+    Dlq(dlq::Verb),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and are no error; clap knows which is which.
+            let code = if error.use_stderr() { Exit::Unusable } else { Exit::Clean };
+            return if error.print().is_ok() { code.into() } else { Exit::Unusable.into() };
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            say(&format!("error: failed to start a runtime: {error}"));
+            return Exit::Unusable.into();
+        }
+    };
+    match cli.command {
+        Command::Dlq(verb) => runtime.block_on(dlq::run(verb)).into(),
+    }
+}

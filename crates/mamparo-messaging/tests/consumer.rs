@@ -191,6 +191,7 @@ async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect() {
     }
     until("all acknowledged", async || shop.depth("").await == 0).await;
     assert_eq!(shop.effects().await, [message.id.as_str()]);
+    assert_eq!(script.seen().len(), 1, "prepare is skipped for what was applied before");
     assert_eq!(running.stop().await.done, 8);
 }
 
