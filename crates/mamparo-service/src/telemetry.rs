@@ -18,23 +18,68 @@ const BUCKETS: [f64; 13] =
 /// How often samples of histograms are folded, which bounds their memory between two scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// The metrics of every process, with their help texts; `_total` are counters, `_seconds`
-/// histograms, the rest gauges.
-const METRICS: [(&str, &str); 14] = [
-    ("circuit_breaker_state", "0 closed, 1 half-open, 2 open"),
-    ("mamparo_attempts_total", "Attempts by outcome"),
-    ("mamparo_retries_total", "Attempts after the first"),
-    ("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
-    ("mamparo_attempts_after_deadline_total", "Attempts sent after the deadline; must stay 0"),
-    ("mamparo_http_client_requests_total", "Requests to dependencies by outcome"),
-    ("mamparo_http_client_request_seconds", "Time that requests to dependencies took"),
-    ("mamparo_messages_total", "Deliveries by queue and outcome"),
-    ("mamparo_queue_depth", "Messages in a queue"),
-    ("mamparo_outbox_pending", "Events that are committed and not yet published"),
-    ("mamparo_ready", "1 when the service is ready"),
-    ("mamparo_shutdown_step_seconds", "Time that each step of the shutdown took"),
-    ("mamparo_tasks_lost_total", "Tasks that panicked or ended unasked; each ends the process"),
-    ("mamparo_build_info", "1, with the version as label"),
+/// A metric, as `/metrics` describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What kind it is.
+    pub kind: MetricKind,
+    /// What it counts or shows.
+    pub help: &'static str,
+}
+
+/// What kind a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only goes up.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Times in seconds, in buckets.
+    Histogram,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: MetricKind::Counter, help }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: MetricKind::Gauge, help }
+}
+
+const fn histogram(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, kind: MetricKind::Histogram, help }
+}
+
+/// Every metric that mamparo's crates write; a test compares this list with their `observe.rs`.
+pub static METRICS: [Metric; 26] = [
+    gauge("circuit_breaker_state", "0 closed, 1 half-open, 2 open"),
+    counter("mamparo_attempts_total", "Attempts by outcome"),
+    counter("mamparo_retries_total", "Attempts after the first"),
+    counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
+    counter("mamparo_transaction_retries_total", "Database transactions repeated in process"),
+    counter("mamparo_attempts_after_deadline_total", "Sent after the deadline; must stay 0"),
+    counter("mamparo_http_client_requests_total", "Requests to dependencies by outcome"),
+    histogram("mamparo_http_client_request_duration_seconds", "Time of requests to dependencies"),
+    counter("mamparo_http_server_requests_total", "Requests answered"),
+    histogram("mamparo_http_server_request_duration_seconds", "Time of requests answered"),
+    counter("mamparo_http_server_refusals_total", "Requests refused at the edge, by reason"),
+    counter("mamparo_http_server_panics_total", "Handlers that panicked"),
+    counter("mamparo_idempotency_total", "Requests with an idempotency key, by outcome"),
+    counter("mamparo_messages_total", "Deliveries by queue and outcome"),
+    gauge("mamparo_queue_depth", "Messages in a queue"),
+    gauge("mamparo_consumer_phase", "0 flowing, 1 probing, 2 paused"),
+    gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
+    counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),
+    counter("mamparo_relay_messages_total", "Events published, by outcome"),
+    gauge("mamparo_outbox_pending", "Events that are committed and not yet published"),
+    gauge("mamparo_outbox_parked", "Events that wait after a failed publish"),
+    gauge("mamparo_outbox_oldest_seconds", "Age of the oldest event that is not yet published"),
+    counter("mamparo_dlq_operations_total", "Dead letters replayed or discarded by people"),
+    gauge("mamparo_ready", "1 when the service is ready"),
+    histogram("mamparo_shutdown_step_seconds", "Time of each step of the shutdown"),
+    counter("mamparo_tasks_lost_total", "Tasks that panicked or ended unasked"),
 ];
 
 /// What answers `/metrics`. Cheap to clone.
@@ -107,14 +152,15 @@ fn start_logs(environment: &Environment) -> Result<(), ServiceError> {
 }
 
 fn describe() {
-    for (name, help) in METRICS {
-        if name.ends_with("_total") {
-            metrics::describe_counter!(name, help);
-        } else if name.ends_with("_seconds") {
-            metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
-        } else {
-            metrics::describe_gauge!(name, help);
+    for Metric { name, kind, help } in METRICS {
+        match kind {
+            MetricKind::Counter => metrics::describe_counter!(name, help),
+            MetricKind::Gauge => metrics::describe_gauge!(name, help),
+            MetricKind::Histogram => {
+                metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
+            }
         }
     }
+    metrics::describe_gauge!("mamparo_build_info", "1, with the version as label");
     metrics::gauge!("mamparo_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
