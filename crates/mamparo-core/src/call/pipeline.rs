@@ -2,15 +2,20 @@
 //!
 //! Outside in: deadline → rate limit → bulkhead → retry ⟨ breaker → attempt timeout ⟩. The breaker
 //! is asked before each attempt and told each outcome. Before anything is taken, a look at the breaker
-//! keeps callers of an open circuit out of the bulkhead's queue, and those who are in it when the circuit
-//! opens are told at once.
+//! keeps callers of an open circuit out of the bulkhead's queue, and those who are in it when the
+//! circuit opens are told at once.
 //!
 //! The machine says what to do next ([`Step`]); a host does it and tells what came of it
 //! ([`Event`]). It works on the [`Policies`] that all calls of a dependency share, which the host
 //! lends it for the time of one event, so any lock (or none) will do.
 
-use std::fmt;
+mod steps;
+mod table;
+
 use std::time::Duration;
+
+pub use steps::{AttemptBudget, Event, GiveUp, Misfit, Refusal, Step, Told};
+pub use table::{Move, Phase, TABLE};
 
 use crate::call::breaker::{self, Admission, Breaker};
 use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
@@ -21,72 +26,7 @@ use crate::call::retry::{Decision, Retry};
 use crate::limits::{ATTEMPT_MIN_USABLE, BULKHEAD_WAIT_MAX};
 use crate::outcome::{Failure, Health, Repeatable};
 use crate::rng::Rng;
-use crate::table::{Row, Table};
 use crate::time::Moment;
-
-/// Which guard refused, before anything was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The caller's deadline has passed, or what is left is too little for an attempt.
-    DeadlineExceeded,
-    /// Too many calls in the period.
-    RateLimited,
-    /// All slots are taken and the queue, if any, is full.
-    BulkheadFull,
-    /// The circuit is open, or all probe places of the half-open circuit are taken.
-    CircuitOpen,
-    /// Shed to keep more important work alive.
-    Shed,
-}
-
-impl Refusal {
-    /// Every reason there is, for tables and counters.
-    pub const ALL: [Self; 5] = [
-        Self::DeadlineExceeded,
-        Self::RateLimited,
-        Self::BulkheadFull,
-        Self::CircuitOpen,
-        Self::Shed,
-    ];
-
-    /// The stable code in logs, metrics, problem documents and docs.
-    #[must_use]
-    pub const fn slug(self) -> &'static str {
-        match self {
-            Self::DeadlineExceeded => "deadline-exceeded",
-            Self::RateLimited => "rate-limited",
-            Self::BulkheadFull => "bulkhead-full",
-            Self::CircuitOpen => "circuit-open",
-            Self::Shed => "shed",
-        }
-    }
-}
-
-/// Why no further attempt was made after a failed one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GiveUp {
-    /// The failure is permanent, or says of itself that it must not be repeated.
-    Permanent,
-    /// It may have run, and doing it twice is not safe.
-    MayHaveRun,
-    /// All attempts are spent.
-    AttemptsSpent,
-    /// What is left of the deadline is less than the wait.
-    DeadlineTooNear,
-    /// The circuit opened in between.
-    CircuitOpen,
-}
-
-/// What an attempt may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttemptBudget {
-    /// The attempt's number, counted from one.
-    pub number: u32,
-    /// How long it may take; `None` without any limit.
-    pub timeout: Option<Duration>,
-}
 
 /// What all calls of a dependency share.
 #[derive(Debug, Clone)]
@@ -116,169 +56,6 @@ impl Policies {
     pub fn success_needs_now(&self) -> bool {
         self.breaker.as_ref().is_some_and(Breaker::success_needs_now)
     }
-}
-
-/// What the host tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The call begins.
-    Start,
-    /// The ticket of [`Step::Queue`] owns a slot.
-    SlotGranted,
-    /// The time of [`Step::Queue`] is over.
-    QueueTimedOut,
-    /// The circuit opened while the call was in the queue.
-    CircuitOpened,
-    /// The attempt gave a value.
-    Succeeded,
-    /// The attempt failed in this way.
-    Failed(Failure),
-    /// The attempt was cut off at its limit.
-    TimedOut,
-    /// The attempt panicked.
-    Panicked,
-    /// The time of [`Step::Wait`] is over.
-    WaitOver,
-    /// The caller has gone away.
-    Cancelled,
-}
-
-/// What the host does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Make an attempt; tell how it ended.
-    Attempt {
-        /// Number and limit.
-        budget: AttemptBudget,
-        /// When it is to be cut off; `None` without any limit.
-        until: Option<Moment>,
-    },
-    /// Wait, then tell [`Event::WaitOver`].
-    Wait {
-        /// The moment of the next attempt.
-        until: Moment,
-        /// The same as a duration.
-        after: Duration,
-    },
-    /// Wait for a slot; tell [`Event::SlotGranted`] or [`Event::QueueTimedOut`], or, as soon as the
-    /// circuit opens, [`Event::CircuitOpened`].
-    Queue {
-        /// The place in the bulkhead's queue.
-        ticket: Ticket,
-        /// Longest wait.
-        until: Moment,
-    },
-    /// Hand back a refusal: no attempt was made.
-    Reject {
-        /// Which guard.
-        reason: Refusal,
-        /// When to come back, as far as the guard knows.
-        retry_after: Option<Duration>,
-    },
-    /// Hand back the last failure.
-    GiveUp {
-        /// Why no attempt follows.
-        reason: GiveUp,
-        /// What is left of the open time, when the circuit is the reason.
-        retry_after: Option<Duration>,
-    },
-    /// Hand back the value.
-    Done,
-    /// Nobody waits for an answer any more; everything taken has been given back.
-    Released,
-}
-
-/// The name of a state of the pipeline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
-    /// Nothing has happened.
-    New,
-    /// In the bulkhead's queue.
-    Queued,
-    /// An attempt is being made.
-    Attempting,
-    /// Between two attempts.
-    Waiting,
-    /// Over; nothing is held.
-    Finished,
-}
-
-/// How an event was decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Move {
-    /// An attempt begins.
-    Admit,
-    /// Into the queue.
-    Enqueue,
-    /// A guard refused.
-    Reject,
-    /// The attempt succeeded.
-    Finish,
-    /// Another attempt after a wait.
-    Retry,
-    /// No further attempt.
-    GiveUp,
-    /// The caller has gone.
-    Cancel,
-    /// The attempt panicked.
-    Panic,
-}
-
-const fn row(from: Phase, on: Move, to: Phase, why: &'static str) -> Row<Phase, Move> {
-    Row { from, on, to, why }
-}
-
-/// Which state follows which decision.
-pub const TABLE: Table<Phase, Move> = Table {
-    name: "pipeline",
-    rows: &[
-        row(Phase::New, Move::Admit, Phase::Attempting, "every guard says yes"),
-        row(Phase::New, Move::Enqueue, Phase::Queued, "all slots are taken"),
-        row(Phase::New, Move::Reject, Phase::Finished, "a guard says no"),
-        row(Phase::New, Move::Cancel, Phase::Finished, "the caller has gone"),
-        row(Phase::Queued, Move::Admit, Phase::Attempting, "a slot came free"),
-        row(Phase::Queued, Move::Reject, Phase::Finished, "no slot in time, or a guard says no"),
-        row(Phase::Queued, Move::Cancel, Phase::Finished, "the caller has gone"),
-        row(Phase::Attempting, Move::Finish, Phase::Finished, "there is a value"),
-        row(Phase::Attempting, Move::Retry, Phase::Waiting, "it may work later"),
-        row(Phase::Attempting, Move::GiveUp, Phase::Finished, "no attempt may follow"),
-        row(Phase::Attempting, Move::Cancel, Phase::Finished, "the caller has gone"),
-        row(Phase::Attempting, Move::Panic, Phase::Finished, "a panic is a failure"),
-        row(Phase::Waiting, Move::Admit, Phase::Attempting, "the wait is over"),
-        row(Phase::Waiting, Move::GiveUp, Phase::Finished, "the circuit or the deadline says no"),
-        row(Phase::Waiting, Move::Cancel, Phase::Finished, "the caller has gone"),
-    ],
-};
-
-/// An event came that does not fit the state: the host has a bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misfit {
-    /// The state.
-    pub phase: Phase,
-    /// The event.
-    pub event: Event,
-}
-
-impl fmt::Display for Misfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event {:?} does not fit a call that is {:?}", self.event, self.phase)
-    }
-}
-
-impl std::error::Error for Misfit {}
-
-/// The answer to an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub struct Told {
-    /// What to do next.
-    pub step: Step,
-    /// How it was decided.
-    pub moved: Move,
-    /// The breaker's change, for hooks and gauges.
-    pub change: Option<breaker::Change>,
-    /// The waiter that owns a slot now: wake it.
-    pub wake: Option<Ticket>,
 }
 
 #[derive(Debug)]

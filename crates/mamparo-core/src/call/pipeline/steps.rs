@@ -1,0 +1,175 @@
+//! What the host of a call tells, what it is told to do, and how a call can end.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::call::breaker;
+use crate::call::bulkhead::Ticket;
+use crate::call::pipeline::{Move, Phase};
+use crate::outcome::Failure;
+use crate::time::Moment;
+
+/// What the host tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The call begins.
+    Start,
+    /// The ticket of [`Step::Queue`] owns a slot.
+    SlotGranted,
+    /// The time of [`Step::Queue`] is over.
+    QueueTimedOut,
+    /// The circuit opened while the call was in the queue.
+    CircuitOpened,
+    /// The attempt gave a value.
+    Succeeded,
+    /// The attempt failed in this way.
+    Failed(Failure),
+    /// The attempt was cut off at its limit.
+    TimedOut,
+    /// The attempt panicked.
+    Panicked,
+    /// The time of [`Step::Wait`] is over.
+    WaitOver,
+    /// The caller has gone away.
+    Cancelled,
+}
+
+/// What the host does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Make an attempt; tell how it ended.
+    Attempt {
+        /// Number and limit.
+        budget: AttemptBudget,
+        /// When it is to be cut off; `None` without any limit.
+        until: Option<Moment>,
+    },
+    /// Wait, then tell [`Event::WaitOver`].
+    Wait {
+        /// The moment of the next attempt.
+        until: Moment,
+        /// The same as a duration.
+        after: Duration,
+    },
+    /// Wait for a slot; tell [`Event::SlotGranted`] or [`Event::QueueTimedOut`], or, as soon as the
+    /// circuit opens, [`Event::CircuitOpened`].
+    Queue {
+        /// The place in the bulkhead's queue.
+        ticket: Ticket,
+        /// Longest wait.
+        until: Moment,
+    },
+    /// Hand back a refusal: no attempt was made.
+    Reject {
+        /// Which guard.
+        reason: Refusal,
+        /// When to come back, as far as the guard knows.
+        retry_after: Option<Duration>,
+    },
+    /// Hand back the last failure.
+    GiveUp {
+        /// Why no attempt follows.
+        reason: GiveUp,
+        /// What is left of the open time, when the circuit is the reason.
+        retry_after: Option<Duration>,
+    },
+    /// Hand back the value.
+    Done,
+    /// Nobody waits for an answer any more; everything taken has been given back.
+    Released,
+}
+
+/// Which guard refused, before anything was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The caller's deadline has passed, or what is left is too little for an attempt.
+    DeadlineExceeded,
+    /// Too many calls in the period.
+    RateLimited,
+    /// All slots are taken and the queue, if any, is full.
+    BulkheadFull,
+    /// The circuit is open, or all probe places of the half-open circuit are taken.
+    CircuitOpen,
+    /// Shed to keep more important work alive.
+    Shed,
+}
+
+impl Refusal {
+    /// Every reason there is, for tables and counters.
+    pub const ALL: [Self; 5] = [
+        Self::DeadlineExceeded,
+        Self::RateLimited,
+        Self::BulkheadFull,
+        Self::CircuitOpen,
+        Self::Shed,
+    ];
+
+    /// The stable code in logs, metrics, problem documents and docs.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "deadline-exceeded",
+            Self::RateLimited => "rate-limited",
+            Self::BulkheadFull => "bulkhead-full",
+            Self::CircuitOpen => "circuit-open",
+            Self::Shed => "shed",
+        }
+    }
+}
+
+/// Why no further attempt was made after a failed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GiveUp {
+    /// The failure is permanent, or says of itself that it must not be repeated.
+    Permanent,
+    /// It may have run, and doing it twice is not safe.
+    MayHaveRun,
+    /// All attempts are spent.
+    AttemptsSpent,
+    /// What is left of the deadline is less than the wait.
+    DeadlineTooNear,
+    /// The circuit opened in between.
+    CircuitOpen,
+}
+
+/// What an attempt may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptBudget {
+    /// The attempt's number, counted from one.
+    pub number: u32,
+    /// How long it may take; `None` without any limit.
+    pub timeout: Option<Duration>,
+}
+
+/// An event came that does not fit the state: the host has a bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Misfit {
+    /// The state.
+    pub phase: Phase,
+    /// The event.
+    pub event: Event,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {:?} does not fit a call that is {:?}", self.event, self.phase)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+/// The answer to an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Told {
+    /// What to do next.
+    pub step: Step,
+    /// How it was decided.
+    pub moved: Move,
+    /// The breaker's change, for hooks and gauges.
+    pub change: Option<breaker::Change>,
+    /// The waiter that owns a slot now: wake it.
+    pub wake: Option<Ticket>,
+}
