@@ -12,7 +12,8 @@ use mamparo_store::SqliteStore;
 use mamparo_store::queue::{self as rows, QueueSpec, Selection};
 use proptest::prelude::*;
 
-const TTL: Duration = Duration::from_secs(30);
+/// Hardly longer than a lease, so that many a TTL ends while somebody holds the message.
+const TTL: Duration = Duration::from_secs(12);
 const NAMES: [&str; 2] = ["q", "q.retry"];
 const OWNERS: [&str; 2] = ["ada", "bob"];
 
