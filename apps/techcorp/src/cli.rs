@@ -1,1 +1,366 @@
-//! The command line.
+//! The command line: `techcorp all`, `techcorp SERVICE`, `techcorp demo`.
+//!
+//! Data goes to stdout and words to stderr. Exit codes: 0 clean, 1 a broken invariant or a lost
+//! task, 2 unusable input.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use mamparo::call::clock;
+use mamparo::core::rng::Rng;
+use mamparo::service::config::{self, UNUSABLE};
+use mamparo::service::{Environment, exit_code, run_until_signal, telemetry};
+use mamparo::topology::{Located, PolicyFile, Problems};
+
+use crate::demo::live::Look;
+use crate::demo::run::{Options, Screen, run};
+use crate::demo::scenario::{SCENARIOS, Scenario};
+use crate::demo::{DemoError, report::Report};
+use crate::host::StartError;
+use crate::services::answers::chain;
+use crate::shop::{self, SERVICES};
+use crate::weather::Weather;
+
+/// TechCorp, a shop of eight services that is designed for failure.
+#[derive(Debug, Parser)]
+#[command(name = "techcorp", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the whole shop in this process, on SQLite and the embedded broker.
+    All {
+        /// Where databases are kept.
+        #[arg(long, default_value = "techcorp-data")]
+        data: PathBuf,
+    },
+    /// Runs the shop under traffic and a scripted fault, and judges it by its books.
+    Demo(DemoArgs),
+    /// Runs one service: gateway, bff, orders, catalog, customers, inventory, payments,
+    /// notifications, psp or mail.
+    #[command(external_subcommand)]
+    Service(Vec<String>),
+}
+
+#[derive(Debug, Args)]
+struct DemoArgs {
+    /// What goes wrong: calm, catalog-down, catalog-slow, payments-503, psp-slow, poison, crash,
+    /// payments-gone.
+    #[arg(long, default_value = "catalog-down", value_parser = scenario)]
+    scenario: &'static Scenario,
+    /// Length of the traffic: 10s to 1h.
+    #[arg(long = "for", default_value = "30s", value_parser = length)]
+    length: Duration,
+    /// Orders a second, 1 to 200.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
+    rate: u32,
+    /// Replays the traffic of an earlier run.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Prints the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Keeps policy files and databases in this directory, which must be empty or new.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+/// `techcorp SERVICE [--config FILE]`
+#[derive(Debug, Parser)]
+struct ServiceArgs {
+    /// The service.
+    service: String,
+    /// Its policy file; the one it comes with when not given.
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+fn scenario(text: &str) -> Result<&'static Scenario, String> {
+    Scenario::named(text).ok_or_else(|| {
+        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        format!("there are: {}", names.join(", "))
+    })
+}
+
+fn length(text: &str) -> Result<Duration, String> {
+    let length = mamparo::topology::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_secs(10)..=Duration::from_secs(3_600)).contains(&length) {
+        Ok(length)
+    } else {
+        Err("10s to 1h".to_owned())
+    }
+}
+
+/// Runs the command of this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail("start the runtime", &error),
+    };
+    runtime.block_on(async {
+        match cli.command {
+            Command::All { data } => all(&data).await,
+            Command::Demo(args) => demo(&args).await,
+            Command::Service(words) => one(words).await,
+        }
+    })
+}
+
+/// Words for people, on stderr. A stderr that is closed leaves nobody to tell.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+fn fail(what: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    say(&format!("failed to {what}: {}", chain(error)));
+    ExitCode::FAILURE
+}
+
+fn unusable(problems: &Problems) -> ExitCode {
+    let _ = std::io::stderr().write_all(config::fatal(problems).as_bytes());
+    ExitCode::from(UNUSABLE)
+}
+
+async fn one(words: Vec<String>) -> ExitCode {
+    let words = std::iter::once("techcorp".to_owned()).chain(words);
+    let args = match ServiceArgs::try_parse_from(words) {
+        Ok(args) => args,
+        Err(error) => error.exit(),
+    };
+    let name = args.service.as_str();
+    if !SERVICES.contains(&name) {
+        say(&format!("failed to start {name:?}: the shop has no such service"));
+        say(&format!("hint: there are {}, and all, demo", SERVICES.join(", ")));
+        return ExitCode::from(UNUSABLE);
+    }
+    let loaded = match &args.config {
+        Some(path) => config::load(path),
+        None => with_environment(name),
+    };
+    let (policy, environment) = match loaded {
+        Ok(loaded) => loaded,
+        Err(problems) => return unusable(&problems),
+    };
+    if policy.service.name.value != name {
+        let other = &policy.service.name;
+        say(&format!(
+            "failed to start {name}: {}:{} is the file of {:?}",
+            policy.file, other.line, other.value
+        ));
+        return ExitCode::from(UNUSABLE);
+    }
+    serve(vec![policy], &environment).await
+}
+
+/// The file that a service comes with, under the environment's overrides.
+fn with_environment(service: &str) -> Result<(PolicyFile, Environment), Problems> {
+    let text = shop::default_policy(service).unwrap_or_default();
+    let mut policy = mamparo::topology::parse(&format!("{service}.toml"), text)?;
+    let environment = Environment::read()?;
+    environment.apply(&mut policy);
+    Ok((policy, environment))
+}
+
+async fn all(data: &Path) -> ExitCode {
+    let environment = match Environment::read() {
+        Ok(environment) => environment,
+        Err(problems) => return unusable(&problems),
+    };
+    if let Err(error) = std::fs::create_dir_all(data) {
+        return fail(&format!("make {}", data.display()), &error);
+    }
+    let mut policies = Vec::new();
+    for service in SERVICES {
+        let text = shop::default_policy(service).unwrap_or_default();
+        match mamparo::topology::parse(&format!("{service}.toml"), text) {
+            Ok(mut policy) => {
+                place(&mut policy.service.store, data);
+                place(&mut policy.service.broker, data);
+                policies.push(policy);
+            }
+            Err(problems) => return unusable(&problems),
+        }
+    }
+    serve(policies, &environment).await
+}
+
+/// Puts a relative SQLite file into `data`.
+fn place(address: &mut Option<Located<String>>, data: &Path) {
+    if let Some(address) = address
+        && let Some(file) = address.value.strip_prefix("sqlite:")
+    {
+        address.value = format!("sqlite:{}", data.join(file).display());
+    }
+}
+
+async fn serve(policies: Vec<PolicyFile>, environment: &Environment) -> ExitCode {
+    let telemetry = match telemetry::install(environment) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail("start logs and metrics", &error),
+    };
+    let mut services = Vec::new();
+    for policy in policies {
+        match shop::build(policy, telemetry.clone(), &Weather::default()).await {
+            Ok(service) => services.push(service),
+            Err(error @ (StartError::Missing { .. } | StartError::Policies(_))) => {
+                say(&format!("fatal: {}", chain(&error)));
+                return ExitCode::from(UNUSABLE);
+            }
+            Err(error) => return fail("start the service", &error),
+        }
+    }
+    exit_code(run_until_signal(services).await)
+}
+
+async fn demo(args: &DemoArgs) -> ExitCode {
+    let environment = match Environment::read() {
+        Ok(environment) => environment,
+        Err(problems) => return unusable(&problems),
+    };
+    let telemetry = match telemetry::install(&environment_of_demo(environment)) {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail("start logs and metrics", &error),
+    };
+    // Lives until the end of the run; a kept directory is no temporary one.
+    let (dir, _temporary) = match directory(args.keep.as_deref()) {
+        Ok(places) => places,
+        Err(error) => {
+            say(&format!("failed to use the directory: {error}"));
+            return ExitCode::from(UNUSABLE);
+        }
+    };
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return fail("find this program", &error),
+    };
+    let options = Options {
+        scenario: args.scenario,
+        length: args.length,
+        rate: f64::from(args.rate),
+        seed: args.seed.unwrap_or_else(|| clock::entropy().next_u64() >> 32),
+        dir,
+        program,
+    };
+    let mut screen = Terminal::new(&options);
+    let ran = run(&options, telemetry, &mut screen).await;
+    screen.finish();
+    match ran {
+        Ok(report) => tell(&report, args, &options.dir),
+        Err(error) => demo_failed(&error),
+    }
+}
+
+/// The demo shows what happens itself; logs are there for those who ask.
+fn environment_of_demo(environment: Environment) -> Environment {
+    if environment.log == Environment::default().log {
+        return Environment { log: "off".to_owned(), ..environment };
+    }
+    environment
+}
+
+fn directory(keep: Option<&Path>) -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
+    let Some(dir) = keep else {
+        let temporary = tempfile::Builder::new().prefix("techcorp-").tempdir()?;
+        return Ok((temporary.path().to_owned(), Some(temporary)));
+    };
+    std::fs::create_dir_all(dir)?;
+    if std::fs::read_dir(dir)?.next().is_some() {
+        return Err(std::io::Error::other(format!("{} is not empty", dir.display())));
+    }
+    Ok((std::path::absolute(dir)?, None))
+}
+
+fn tell(report: &Report, args: &DemoArgs, dir: &Path) -> ExitCode {
+    let text = if args.json {
+        match serde_json::to_string_pretty(report) {
+            Ok(text) => text,
+            Err(error) => return fail("write the report as JSON", &error),
+        }
+    } else {
+        report.text()
+    };
+    if let Err(error) = writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        return fail("write the report", &error);
+    }
+    if args.keep.is_some() {
+        say(&format!("hint: policy files and databases are in {}", dir.display()));
+    }
+    if report.holds {
+        return ExitCode::SUCCESS;
+    }
+    if args.keep.is_none() {
+        say("hint: --keep DIR keeps the databases for a look; MAMPARO_LOG=warn shows the logs");
+    }
+    ExitCode::FAILURE
+}
+
+fn demo_failed(error: &DemoError) -> ExitCode {
+    let code = fail("run the demo", error);
+    say("hint: MAMPARO_LOG=info shows what the services say");
+    code
+}
+
+/// The live view on stderr: a panel that redraws itself, or a line a second.
+#[derive(Debug)]
+struct Terminal {
+    title: String,
+    live: bool,
+    drawn: usize,
+    lines: u64,
+}
+
+impl Terminal {
+    fn new(options: &Options) -> Self {
+        let title = format!(
+            "TechCorp · {} · {}",
+            options.scenario.name, options.scenario.about
+        );
+        say(&format!(
+            "{title}\nseed {} · {:.0} s · {} orders/s · clocks of the demo are shortened (see --json)",
+            options.seed,
+            options.length.as_secs_f64(),
+            options.rate
+        ));
+        let live = std::io::stderr().is_terminal();
+        Self { title, live, drawn: 0, lines: 0 }
+    }
+
+    /// Leaves the last panel standing.
+    fn finish(&mut self) {
+        self.drawn = 0;
+    }
+}
+
+impl Screen for Terminal {
+    fn look(&mut self, look: &Look) {
+        if !self.live {
+            self.lines += 1;
+            if self.lines % 2 == 1 {
+                say(&look.line());
+            }
+            return;
+        }
+        let mut text = String::new();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A\x1b[J", self.drawn));
+        }
+        let panel = look.panel(&self.title, 80);
+        self.drawn = panel.len() + 1;
+        text.push_str(&panel.join("\n"));
+        say(&text);
+        say("");
+    }
+
+    fn note(&mut self, text: &str) {
+        self.drawn = 0;
+        say(&format!("· {text}"));
+    }
+}

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `techcorp` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    techcorp::cli::main()
+}

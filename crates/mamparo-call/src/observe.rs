@@ -3,6 +3,7 @@
 //! | metric | kind | labels |
 //! |---|---|---|
 //! | `circuit_breaker_state` | gauge: 0 closed, 1 half-open, 2 open | `service`, `dependency` |
+//! | `mamparo_breaker_openings_total` | counter | `service`, `dependency` |
 //! | `mamparo_attempts_total` | counter | `service`, `dependency`, `outcome` |
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
@@ -23,6 +24,8 @@ use crate::snapshot::Snapshot;
 
 /// The gauge of a breaker's state.
 const BREAKER_STATE: &str = "circuit_breaker_state";
+/// Times that a breaker opened; a gauge that is scraped now and then misses short ones.
+const BREAKER_OPENINGS: &str = "mamparo_breaker_openings_total";
 /// Attempts by outcome.
 const ATTEMPTS: &str = "mamparo_attempts_total";
 /// Attempts after the first.
@@ -181,6 +184,11 @@ impl Observer {
     fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
         if change.to == breaker::Phase::Open {
             add(&self.openings);
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(
+                BREAKER_OPENINGS, "service" => service, "dependency" => dependency
+            )
+            .increment(1);
         }
         self.breaker_state.set(f64::from(change.to.gauge()));
         tracing::warn!(

@@ -71,6 +71,12 @@ impl ShutdownReport {
     pub fn clean(&self) -> bool {
         self.steps.iter().all(|step| step.record.ending == Ending::Done)
     }
+
+    /// How long all steps took together.
+    #[must_use]
+    pub fn took(&self) -> Duration {
+        self.steps.iter().map(|step| step.record.took).sum()
+    }
 }
 
 impl Default for Shutdown {

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 
 /// The databases, by the name that they have in queries.
@@ -15,7 +16,9 @@ pub const BOOKS: [&str; 7] =
 /// # Errors
 /// What the database said.
 pub async fn open(dir: &Path) -> Result<SqliteConnection, sqlx::Error> {
-    let mut books = SqliteConnection::connect("sqlite::memory:").await?;
+    // Databases that are attached inherit how the first one was opened, so it has to be a file.
+    let first = SqliteConnectOptions::new().filename(dir.join("orders.db"));
+    let mut books = SqliteConnection::connect_with(&first).await?;
     sqlx::query("PRAGMA busy_timeout = 5000").execute(&mut books).await?;
     for name in BOOKS {
         let file = dir.join(format!("{name}.db"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use mamparo::call::{Dependency, clock};
@@ -88,20 +88,13 @@ pub async fn run(
         rng: SeededRng::new(rng.next_u64()),
     };
     let mut view = View::open(&staff, &seen, start, options.length, [begins, ends, until]).await?;
-    let mut notes = Vec::new();
-    let told = {
-        let work = async {
-            let fault = script::play(scenario, &mut staff, begins, ends, |text| {
-                notes.push(text.to_owned());
-            });
-            let ((), told) = tokio::join!(traffic.run(until), fault);
-            told
-        };
-        view.while_working(work, screen).await?
-    }?;
-    for note in notes {
-        screen.note(&note);
-    }
+    let (note, notes) = mpsc::channel();
+    let work = async {
+        let fault = script::play(scenario, &mut staff, begins, ends, &note);
+        let ((), told) = tokio::join!(traffic.run(until), fault);
+        told
+    };
+    let told = view.while_working(work, &notes, screen).await??;
     let drained = view.drain(screen).await?;
     let apart_metrics = view.apart_metrics().await;
     let stops = staff.stop_all().await?;
@@ -236,11 +229,15 @@ impl View {
     async fn while_working<T>(
         &mut self,
         work: impl Future<Output = T>,
+        notes: &mpsc::Receiver<String>,
         screen: &mut impl Screen,
     ) -> Result<T, DemoError> {
         tokio::pin!(work);
         let mut next = clock::now().plus(LOOK);
         loop {
+            for note in notes.try_iter() {
+                screen.note(&note);
+            }
             tokio::select! {
                 done = &mut work => return Ok(done),
                 () = clock::sleep_until(next) => {

@@ -1,5 +1,6 @@
 //! The scripted fault: begins it, ends it, and says what it did.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use mamparo::call::clock;
@@ -41,11 +42,13 @@ pub async fn play(
     staff: &mut Staff,
     begins: Moment,
     ends: Moment,
-    mut note: impl FnMut(&str),
+    notes: &mpsc::Sender<String>,
 ) -> Result<Told, DemoError> {
+    // The live view may be gone when the demo has failed; then nobody needs the note.
+    let note = |text: String| notes.send(text).unwrap_or_default();
     clock::sleep_until(begins).await;
     let mut told = Told::default();
-    note(&format!("fault begins: {}", scenario.about));
+    note(format!("fault begins: {}", scenario.about));
     match scenario.fault {
         Fault::None => {}
         Fault::CatalogDown => {
@@ -68,7 +71,7 @@ pub async fn play(
         Fault::PspUnavailable | Fault::PspLate(_) => staff.weather("psp").set(Sky::Clear),
         Fault::PaymentsKilled | Fault::PaymentsGone => staff.start("payments").await?,
     }
-    note("fault ends");
+    note("fault ends".to_owned());
     Ok(told)
 }
 
