@@ -89,7 +89,7 @@ fn scenario(text: &str) -> Result<&'static Scenario, String> {
 }
 
 fn length(text: &str) -> Result<Duration, String> {
-    let length = mamparo::topology::parse_duration(text).map_err(|error| error.to_string())?;
+    let length = mamparo::topology::parse_duration(text)?;
     if (Duration::from_secs(10)..=Duration::from_secs(3_600)).contains(&length) {
         Ok(length)
     } else {
@@ -319,10 +319,7 @@ struct Terminal {
 
 impl Terminal {
     fn new(options: &Options) -> Self {
-        let title = format!(
-            "TechCorp · {} · {}",
-            options.scenario.name, options.scenario.about
-        );
+        let title = format!("TechCorp · {} · {}", options.scenario.name, options.scenario.about);
         say(&format!(
             "{title}\nseed {} · {:.0} s · {} orders/s · clocks of the demo are shortened (see --json)",
             options.seed,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_core::call::pipeline::{GiveUp, Misfit, Refusal};
-use mamparo_core::outcome::{Failure, Kind};
+use mamparo_core::outcome::{Failure, Kind, Repeat};
 
 use crate::Classify;
 
@@ -78,6 +78,15 @@ impl<E> CallError<E> {
         }
     }
 
+    /// What the last attempt itself said, where it said anything.
+    #[must_use]
+    pub fn cause(&self) -> Option<&E> {
+        match self {
+            Self::Failed { source, .. } => Some(source),
+            Self::Refused { .. } | Self::TimedOut { .. } | Self::Misfit { .. } => None,
+        }
+    }
+
     /// When to come back, where a guard or the dependency said so.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -88,10 +97,12 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Will the same call never work, however often it is made?
+    /// Will the same call never work, however often it is made? A 500 is not in that: it may be a
+    /// bug or a hiccup, and whoever has time (a message in a retry queue) may find out.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Failed { failure, .. } if failure.kind == Kind::Permanent)
+        matches!(self, Self::Failed { failure, .. }
+            if failure.kind == Kind::Permanent && failure.repeat == Repeat::Never)
     }
 }
 
@@ -103,12 +114,10 @@ impl<E> Classify for CallError<E> {
             Self::Refused { retry_after, .. } => Failure::NEUTRAL.with_retry_after(*retry_after),
             Self::TimedOut { .. } | Self::Misfit { .. } => Failure {
                 retry_after: self.retry_after(),
-                repeat: mamparo_core::outcome::Repeat::Never,
+                repeat: Repeat::Never,
                 ..Failure::UNKNOWN
             },
-            Self::Failed { failure, .. } => {
-                Failure { repeat: mamparo_core::outcome::Repeat::Never, ..*failure }
-            }
+            Self::Failed { failure, .. } => Failure { repeat: Repeat::Never, ..*failure },
         }
     }
 }

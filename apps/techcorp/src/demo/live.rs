@@ -104,7 +104,8 @@ impl Look {
             .breakers
             .iter()
             .map(|((from, to), state)| {
-                let (color, name) = (["32", "33", "31"][usize::from(*state).min(2)], state_name(*state));
+                let (color, name) =
+                    (["32", "33", "31"][usize::from(*state).min(2)], state_name(*state));
                 format!("{from}→{to} \x1b[{color}m{name}\x1b[0m")
             })
             .collect();

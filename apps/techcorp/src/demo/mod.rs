@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mamparo::call::BuildError;
 use mamparo::http::HttpError;
-use mamparo::messaging::MessagingError;
+use mamparo::messaging::{Confirm, MessagingError};
 use mamparo::service::ServiceError;
 use mamparo::topology::Problems;
 
@@ -87,6 +87,14 @@ pub enum DemoError {
     /// The books.
     #[error("read the books")]
     Books(#[from] sqlx::Error),
+    /// The broker did not take a message.
+    #[error("publish to {queue}: {confirm:?}")]
+    NotTaken {
+        /// To which queue.
+        queue: &'static str,
+        /// What the broker said.
+        confirm: Confirm,
+    },
     /// The broker.
     #[error("reach the broker")]
     Broker(#[from] MessagingError),

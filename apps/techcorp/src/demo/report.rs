@@ -172,7 +172,8 @@ impl Report {
         say(String::new());
         for check in &self.verdict.checks {
             let mark = if check.ok { "✓" } else { "✗" };
-            let bad = if check.ok { String::new() } else { format!(": {} times", check.violations) };
+            let bad =
+                if check.ok { String::new() } else { format!(": {} times", check.violations) };
             say(format!("  {mark} {}{bad}", check.name));
         }
         say(String::new());

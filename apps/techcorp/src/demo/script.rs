@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mamparo::call::clock;
 use mamparo::core::time::Moment;
-use mamparo::messaging::{Broker, Confirm, EmbeddedBroker, Message, MessagingError};
+use mamparo::messaging::{Broker, Confirm, EmbeddedBroker, Message};
 
 use super::DemoError;
 use super::books;
@@ -90,18 +90,14 @@ async fn poison(broker: &str) -> Result<u64, DemoError> {
                 headers: Default::default(),
                 body: body.as_bytes().to_vec(),
             };
-            match broker.publish("", queue, &message).await {
-                Confirm::Confirmed => sent += 1,
-                other => return Err(unpublished(queue, &other)),
+            let confirm = broker.publish("", queue, &message).await;
+            if confirm != Confirm::Confirmed {
+                return Err(DemoError::NotTaken { queue, confirm });
             }
+            sent += 1;
         }
     }
     Ok(sent)
-}
-
-fn unpublished(queue: &str, confirm: &Confirm) -> DemoError {
-    tracing::error!(queue, ?confirm, "poison was not taken");
-    DemoError::Broker(MessagingError::UnknownQueue { queue: queue.to_owned(), known: Vec::new() })
 }
 
 /// Makes the PSP slow to answer, waits until it has charged somebody who has not heard of it, and

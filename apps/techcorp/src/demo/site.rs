@@ -120,10 +120,7 @@ fn broken(service: &str, error: &dyn std::error::Error) -> DemoError {
 }
 
 /// A port that nobody listens on and no other service of the shop has.
-fn free_port(
-    rng: &mut SeededRng,
-    taken: &BTreeMap<&'static str, u16>,
-) -> Result<u16, DemoError> {
+fn free_port(rng: &mut SeededRng, taken: &BTreeMap<&'static str, u16>) -> Result<u16, DemoError> {
     for _ in 0..1_000 {
         let offset = rng.up_to(u64::from(PORTS.end - PORTS.start - 1));
         let port = PORTS.start + u16::try_from(offset).unwrap_or_default();

@@ -25,10 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 enum Place {
     /// In this process.
-    Here {
-        stop: CancellationToken,
-        ended: oneshot::Receiver<Result<ShutdownReport, ServiceError>>,
-    },
+    Here { stop: CancellationToken, ended: oneshot::Receiver<Result<ShutdownReport, ServiceError>> },
     /// In a process of its own.
     Apart(Child),
 }
@@ -160,7 +157,11 @@ impl Staff {
                 let status = child.wait().await;
                 let path = service.to_owned();
                 let status = status.map_err(|source| DemoError::File { path, source })?;
-                if status.success() { Ok(None) } else { Err(DemoError::Lost { service: service.to_owned() }) }
+                if status.success() {
+                    Ok(None)
+                } else {
+                    Err(DemoError::Lost { service: service.to_owned() })
+                }
             }
         }
     }

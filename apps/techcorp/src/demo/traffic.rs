@@ -203,8 +203,7 @@ fn sample(did: Did, at: Moment, answer: &Result<Response, CallError<HttpError>>)
     let took = clock::now().since(at);
     let said = match answer {
         Ok(response) => Some(response),
-        Err(CallError::Failed { source, .. }) => source.answer(),
-        Err(_) => None,
+        Err(error) => error.cause().and_then(HttpError::answer),
     };
     let header = |name| said.and_then(|said| said.headers.get(name)?.to_str().ok());
     let problem = header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/problem"));

@@ -175,7 +175,7 @@ mod tests {
         seed(&store, std::slice::from_ref(&lamp)).await.unwrap();
         let catalog = Catalog::new(store.clone());
         let ids = ["p-1".to_owned()];
-        assert_eq!(catalog.read(&ids).await.unwrap(), [lamp.clone()]);
+        assert_eq!(catalog.read(&ids).await.unwrap(), [lamp]);
 
         store.close().await;
         let ask = |ids: &str| list(State(catalog.clone()), Query(Wanted { ids: ids.into() }));

@@ -95,12 +95,10 @@ async fn forward(to: &HttpClient, request: Request) -> Response {
 /// What the service itself has said goes back as it is; what never reached it, or came back
 /// broken, is our own answer.
 fn refusal(error: &CallError<HttpError>) -> Response {
-    if let CallError::Failed { source, .. } = error
-        && let Some(answer) = source.answer()
-    {
-        return outward(answer.status, &answer.headers, answer.body.clone());
+    match error.cause().and_then(HttpError::answer) {
+        Some(answer) => outward(answer.status, &answer.headers, answer.body.clone()),
+        None => Problem::from(error).into_response(),
     }
-    Problem::from(error).into_response()
 }
 
 fn outward(status: StatusCode, headers: &HeaderMap, body: bytes::Bytes) -> Response {

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
 use http::StatusCode;
-use mamparo::call::{CallError, Context, clock};
+use mamparo::call::{Context, clock};
 use mamparo::core::saga::order::OrderState;
 use mamparo::http::server::{Answer, Claimed, Idempotency, Json, Path, Query};
 use mamparo::http::{HttpClient, HttpError, Problem};
@@ -160,7 +160,7 @@ impl Orders {
         let context = Context::current().with_budget(clock::now(), self.dependency_budget);
         let (prices, customer) = context.scope(async { tokio::join!(prices, customer) }).await;
         if let Err(error) = customer {
-            return Err(match upstream_code(&error) {
+            return Err(match error.cause().and_then(HttpError::upstream_code) {
                 Some("CUSTOMER_NOT_FOUND") => {
                     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "UNKNOWN_CUSTOMER")
                         .detail(format!("there is no customer {:?}", new.customer_id))
@@ -249,13 +249,6 @@ async fn list(
     };
     let rows = rows.map_err(|error| trouble(&error))?;
     Ok(Json(OrderList { orders: rows.into_iter().map(OrderView::from).collect() }))
-}
-
-fn upstream_code(error: &CallError<HttpError>) -> Option<&str> {
-    match error {
-        CallError::Failed { source, .. } => source.upstream_code(),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

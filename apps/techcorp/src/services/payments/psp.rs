@@ -110,10 +110,7 @@ fn unreadable(error: &HttpError) -> Answer {
 }
 
 fn code(error: &CallError<HttpError>) -> (Option<u16>, Option<&str>) {
-    match error {
-        CallError::Failed { source, .. } => {
-            (source.status().map(|status| status.as_u16()), source.upstream_code())
-        }
-        _ => (None, None),
-    }
+    let cause = error.cause();
+    let status = cause.and_then(HttpError::status).map(|status| status.as_u16());
+    (status, cause.and_then(HttpError::upstream_code))
 }
