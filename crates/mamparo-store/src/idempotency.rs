@@ -41,7 +41,7 @@ pub enum Claim {
     },
     /// Done before: replay this answer.
     Replay(StoredResponse),
-    /// The key was used for another payload (422).
+    /// The key was used for another payload (422); [`fingerprint`] tells which.
     Mismatch,
 }
 
@@ -79,6 +79,22 @@ pub async fn claim<DB: Backend>(
     };
     tx.commit().await.map_err(failed())?;
     Ok(claim)
+}
+
+/// The fingerprint that `key` of `caller` stands for, to be shown beside the one that came.
+///
+/// # Errors
+/// What the database said.
+pub async fn fingerprint<DB: Backend>(
+    store: &Store<DB>,
+    caller: &str,
+    key: &str,
+) -> Result<Option<String>, StoreError> {
+    let operation = "look up an idempotency key";
+    let mut conn = store.read_connection(operation).await?;
+    let record = DB::load_key(&mut conn, caller, key).await;
+    let record = record.map_err(StoreError::during(operation))?;
+    Ok(record.map(|record| record.fingerprint))
 }
 
 /// Keeps the answer, in the transaction of the work itself.

@@ -132,6 +132,9 @@ async fn messages_c40_the_same_key_with_another_payload_is_refused() {
     let store = SqliteStore::open("sqlite::memory:").await.unwrap();
     let token = granted(&store, at(0)).await;
     assert_eq!(claim(&store, "other", at(1)).await, Claim::Mismatch);
+    let known = idempotency::fingerprint(&store, "ada", "k").await.unwrap();
+    assert_eq!(known.as_deref(), Some("f"));
+    assert_eq!(idempotency::fingerprint(&store, "ada", "new").await.unwrap(), None);
     complete(&store, &token, &created()).await.unwrap();
     assert_eq!(claim(&store, "other", at(1)).await, Claim::Mismatch);
 }
