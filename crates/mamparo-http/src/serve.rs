@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 pub enum Drained {
     /// Every accepted request got its answer.
     Completely,
-    /// Some were still unanswered when the time for draining was over.
+    /// Some were still unanswered when the time for draining was over. They end with the process.
     CutOff,
 }
 

@@ -1,6 +1,6 @@
 //! The incoming edge: layers in their one order.
 //!
-//! Outside in: request id, trace and client identity ([`edge`]) → panic to 500 ([`panic`]) →
+//! Outside in: request id, trace and client identity ([`edge`]) → panic to 500 ([`mod@panic`]) →
 //! deadline ([`deadline`]) → rate limit ([`rate_limit`]) → handler; routes whose effect must
 //! happen once wrap themselves in [`idempotency`].
 //!
