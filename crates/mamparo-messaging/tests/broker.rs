@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{QUEUE, open_store, options, order, policy, shop, until};
+use common::{QUEUE, open_store, options, order, policy, shop, until, within};
 use mamparo_messaging::broker::{Settled, Subscription as _};
 use mamparo_messaging::{
     Broker as _, Confirm, EmbeddedBroker, EmbeddedOptions, MessagingError, QueuePolicy,
@@ -69,12 +69,12 @@ async fn a_publish_wakes_consumers_of_its_process_without_a_poll() {
     let publisher = broker.clone();
     let message = order("order.created", "o-1");
     let published = async { publisher.publish("events", "order.created", &message).await };
-    let ((), confirm) = tokio::join!(subscription.ready(), published);
+    let ((), confirm) = within(async { tokio::join!(subscription.ready(), published) }).await;
     assert_eq!(confirm, Confirm::Confirmed);
     assert_eq!(subscription.take(10).await.unwrap().len(), 1);
     // One published between two calls of `ready` is not slept through either.
     publisher.publish("events", "order.created", &message).await;
-    subscription.ready().await;
+    within(subscription.ready()).await;
     assert_eq!(subscription.take(10).await.unwrap().len(), 1);
 }
 

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{QUEUE, Script, Step, done, order, policy, shop, until};
-use mamparo_call::Context;
+use mamparo_call::{Context, clock};
 use mamparo_core::message::headers;
+use mamparo_core::time::Moment;
 use mamparo_messaging::{Answer, Broker as _, Message, QueuePolicy};
 
 #[tokio::test]
@@ -195,16 +196,21 @@ async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect() {
     assert_eq!(running.stop().await.done, 8);
 }
 
+fn refuse(calls: &Mutex<Vec<Moment>>) -> Step {
+    calls.lock().unwrap().push(clock::now());
+    let (delay, reason) = (Duration::from_millis(60), "circuit-open".to_owned());
+    Step::Prepare(Answer::Unavailable { delay, reason })
+}
+
 #[tokio::test]
 async fn lesson_k12_an_open_circuit_pauses_the_queue_and_burns_no_attempt() {
     let shop = shop().await;
     let open = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&open);
+    let times: Arc<Mutex<Vec<Moment>>> = Arc::default();
+    let calls = Arc::clone(&times);
     let script = Script::new(move |_, _| match flag.load(Ordering::SeqCst) {
-        true => Step::Prepare(Answer::Unavailable {
-            delay: Duration::from_millis(60),
-            reason: "circuit-open".to_owned(),
-        }),
+        true => refuse(&calls),
         false => done(),
     });
     shop.broker.declare(&policy()).await.unwrap();
@@ -215,10 +221,13 @@ async fn lesson_k12_an_open_circuit_pauses_the_queue_and_burns_no_attempt() {
     }
     let running = shop.consume(policy(), &script);
     // The first batch finds the circuit open; afterwards each pause lets one message through.
-    until("probes", async || script.seen().len() >= 13).await;
+    until("probes", async || script.seen().len() >= 14).await;
     assert_eq!((shop.depth("").await, shop.depth(".retry").await), (20, 0));
-    let probes = script.seen().len();
-    assert!(probes <= 10 + 20, "hammered: {probes}");
+    let times = times.lock().unwrap().clone();
+    for pair in times[10..].windows(2) {
+        let gap = pair[1].since(pair[0]);
+        assert!(gap >= Duration::from_millis(60), "two at once: {gap:?}");
+    }
     open.store(false, Ordering::SeqCst);
     until("all applied", async || shop.effects().await.len() == 20).await;
     shop.settled().await;
@@ -233,18 +242,24 @@ async fn lesson_k14_a_message_that_waits_is_not_overtaken_by_later_ones_of_its_k
         ("order.created", 1 | 2) => Step::Prepare(Answer::retry("503")),
         _ => done(),
     });
-    shop.broker.declare(&policy()).await.unwrap();
-    let (created, cancelled) = (order("order.created", "o-1"), order("order.cancelled", "o-1"));
-    let other = order("order.created", "o-2");
-    for message in [&created, &cancelled, &other] {
-        shop.publish(message).await;
-    }
-    let running = shop.consume(policy(), &script);
-    until("all applied", async || shop.effects().await.len() == 3).await;
+    let patient = QueuePolicy { retry_delay: Duration::from_millis(150), ..policy() };
+    shop.broker.declare(&patient).await.unwrap();
+    let (created, paid) = (order("order.created", "o-1"), order("order.paid", "o-1"));
+    let (cancelled, other) = (order("order.cancelled", "o-1"), order("order.created", "o-2"));
+    // `paid` is in hand when `created` fails; `cancelled` comes while `created` waits.
+    shop.publish(&created).await;
+    shop.publish(&paid).await;
+    let running = shop.consume(patient, &script);
+    until("it waits", async || shop.depth(".retry").await == 1).await;
+    shop.publish(&cancelled).await;
+    shop.publish(&other).await;
+    until("all applied", async || shop.effects().await.len() == 4).await;
     shop.settled().await;
-    let effects = shop.effects().await;
-    let place = |message: &Message| effects.iter().position(|id| *id == message.id);
-    assert!(place(&created) < place(&cancelled), "{effects:?}");
+    let kinds: Vec<String> =
+        script.seen().into_iter().filter(|m| m.key == "o-1").map(|m| m.kind).collect();
+    let expected =
+        ["order.created", "order.created", "order.created", "order.paid", "order.cancelled"];
+    assert_eq!(kinds, expected);
     running.stop().await;
 }
 

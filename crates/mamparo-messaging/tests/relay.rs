@@ -143,7 +143,7 @@ async fn a_returned_event_waits_with_its_key_and_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn stopping_gives_claims_back_so_that_the_next_relay_need_not_wait() {
+async fn what_a_stopped_relay_left_goes_out_with_the_next_one() {
     let shop = shop().await;
     let id = enqueue(&shop.store, "order.created", "o-1").await;
     let cancel = CancellationToken::new();

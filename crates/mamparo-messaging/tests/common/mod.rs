@@ -151,6 +151,12 @@ pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     }
 }
 
+/// The future's output, and a failure when it takes more than ten seconds.
+pub async fn within<F: Future>(future: F) -> F::Output {
+    let end = clock::instant_of(clock::now().plus(Duration::from_secs(10)));
+    tokio::time::timeout_at(end, future).await.expect("not in time")
+}
+
 pub fn order(kind: &str, key: &str) -> Message {
     Message::from_event(Event::new(kind, key, b"{\"total\":1}".to_vec()), "events")
 }
