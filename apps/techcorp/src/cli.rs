@@ -308,6 +308,9 @@ fn demo_failed(error: &DemoError) -> ExitCode {
     code
 }
 
+/// Columns of the live view.
+const WIDTH: usize = 80;
+
 /// The live view on stderr: a panel that redraws itself, or a line a second.
 #[derive(Debug)]
 struct Terminal {
@@ -345,15 +348,11 @@ impl Screen for Terminal {
             }
             return;
         }
-        let mut text = String::new();
-        if self.drawn > 0 {
-            text.push_str(&format!("\x1b[{}A\x1b[J", self.drawn));
-        }
-        let panel = look.panel(&self.title, 80);
+        let panel = look.panel(&self.title, WIDTH);
+        let up = if self.drawn > 0 { format!("\x1b[{}A\x1b[J", self.drawn) } else { String::new() };
         self.drawn = panel.len() + 1;
-        text.push_str(&panel.join("\n"));
-        say(&text);
-        say("");
+        // Without automatic wrapping, a narrow terminal cuts lines instead of breaking the redraw.
+        say(&format!("{up}\x1b[?7l{}\n\x1b[?7h", panel.join("\n")));
     }
 
     fn note(&mut self, text: &str) {

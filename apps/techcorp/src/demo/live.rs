@@ -68,6 +68,7 @@ impl Look {
         let share = self.at.as_secs_f64() / self.length.as_secs_f64().max(0.001);
         let bar = width.saturating_sub(30);
         let done = ((share.min(1.0) * bar as f64) as usize).min(bar);
+        let title: String = title.chars().take(width).collect();
         let mut lines = vec![
             format!("\x1b[1m{title}\x1b[0m"),
             format!(
@@ -194,7 +195,7 @@ mod tests {
             }
             plain.chars().count()
         };
-        for line in look().panel("TechCorp", 80) {
+        for line in look().panel(&"TechCorp ".repeat(20), 80) {
             assert!(visible(&line) <= 80, "{line}");
         }
     }
