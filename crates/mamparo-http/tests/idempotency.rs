@@ -193,6 +193,7 @@ async fn a_key_that_is_missing_or_none_is_refused() {
 async fn messages_c40_a_key_of_another_request_is_a_mismatch() {
     let running = run().await;
     assert_eq!(running.post("/orders/fine", "k", "{\"a\":1}").await.status, 201);
+    let mut firsts = None;
     for (path, body) in [
         ("/orders/fine", "{\"a\":2}"),
         ("/orders/fine?x=1", "{\"a\":1}"),
@@ -201,7 +202,10 @@ async fn messages_c40_a_key_of_another_request_is_a_mismatch() {
         let answered = running.post(path, "k", body).await;
         let code = answered.problem_code();
         assert_eq!((answered.status, code.as_str()), (422, "IDEMPOTENCY_KEY_MISMATCH"), "{path}");
-        assert_eq!(answered.json()["fingerprint"].as_str().unwrap().len(), 64);
+        let document = answered.json();
+        let first = document["firstFingerprint"].as_str().unwrap().to_owned();
+        assert_ne!(document["fingerprint"].as_str().unwrap(), first);
+        assert_eq!(firsts.get_or_insert(first.clone()), &first, "what the key stands for");
     }
     assert_eq!(running.shop.orders().await, 1);
 }

@@ -134,10 +134,14 @@ impl<DB: Backend> Idempotency<DB> {
     }
 
     async fn claim(&self, key: &IdempotencyKey, fingerprint: &str) -> Result<Claim, StoreError> {
-        let caller = Context::current().client.unwrap_or_else(|| NAMELESS.into());
         let (lease, retention) = (self.lease, self.retention);
-        let key = key.as_str();
+        let (caller, key) = (caller(), key.as_str());
         keys::claim(&self.store, &caller, key, fingerprint, lease, retention, clock::wall).await
+    }
+
+    /// What the key was first used for.
+    async fn first_fingerprint(&self, key: &IdempotencyKey) -> Result<Option<String>, StoreError> {
+        keys::fingerprint(&self.store, &caller(), key.as_str()).await
     }
 
     /// Keeps an answer that the handler left to us.
@@ -150,6 +154,11 @@ impl<DB: Backend> Idempotency<DB> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whose keys they are.
+fn caller() -> Arc<str> {
+    Context::current().client.unwrap_or_else(|| NAMELESS.into())
 }
 
 /// A claim whose request is under way; dropped before it is settled, it becomes an orphan.

@@ -70,9 +70,7 @@ async fn guarded<DB: Backend>(
         }
         Claim::Mismatch => {
             observe::idempotency("mismatch");
-            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, codes::IDEMPOTENCY_KEY_MISMATCH)
-                .detail("the key was used for another request")
-                .extension("fingerprint", fingerprint))
+            Err(mismatch(guard.first_fingerprint(&key).await?, fingerprint))
         }
     }
 }
@@ -161,6 +159,14 @@ fn key_of(request: &HeaderMap, required: bool) -> Result<Option<IdempotencyKey>,
             IdempotencyKey::parse(text).map(Some).map_err(|error| malformed(error.to_string()))
         }
     }
+}
+
+/// Both fingerprints, so that a caller can see which of its two requests is the odd one.
+fn mismatch(first: Option<String>, this: String) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, codes::IDEMPOTENCY_KEY_MISMATCH)
+        .detail("the key was used for another request")
+        .extension("firstFingerprint", first)
+        .extension("fingerprint", this)
 }
 
 fn in_use(now: WallTime, until: WallTime) -> Problem {
