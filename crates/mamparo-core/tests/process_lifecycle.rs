@@ -66,6 +66,22 @@ fn only_ready_is_ready_and_a_draining_process_takes_no_work() {
 }
 
 #[test]
+fn checks_turn_readiness_both_ways_until_the_process_drains() {
+    let mut process = at(Stage::Starting);
+    for (event, ready) in [
+        (Event::CheckFailed, false),
+        (Event::ChecksPassed, true),
+        (Event::CheckFailed, false),
+        (Event::ChecksPassed, true),
+        (Event::StopAsked, false),
+        (Event::ChecksPassed, false),
+    ] {
+        process.tell(Moment::ORIGIN, event).unwrap();
+        assert_eq!(process.ask(Moment::ORIGIN).ready, ready, "{event:?}");
+    }
+}
+
+#[test]
 fn an_unfit_event_says_which_and_where() {
     let unfit = Unfit { stage: Stage::Ready, event: Event::Drained };
     assert_eq!(unfit.to_string(), "event Drained does not fit a process that is Ready");
