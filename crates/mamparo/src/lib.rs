@@ -71,3 +71,8 @@ pub mod prelude {
     #[cfg(feature = "store")]
     pub use mamparo_store::{SqliteStore, Transaction};
 }
+
+/// The README's code is compiled and run like every other example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
