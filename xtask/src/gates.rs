@@ -10,6 +10,18 @@ use crate::steps::{Step, Tally, output, timed};
 /// Features of the facade that are checked one at a time, each without the others.
 pub const FEATURES: &[&str] = &["http", "messaging", "service", "store"];
 
+/// The demo's scenarios; each must end with every invariant intact.
+pub const SCENARIOS: &[&str] = &[
+    "calm",
+    "catalog-down",
+    "catalog-slow",
+    "payments-503",
+    "psp-slow",
+    "poison",
+    "crash",
+    "payments-gone",
+];
+
 /// Runs every test of the workspace: units, integration, docs, tidy. `more` goes to `cargo test`;
 /// with `-p` in it the rest of the workspace is left out.
 ///
@@ -71,6 +83,10 @@ pub fn steps(deny: bool) -> Vec<Step> {
             .with_env("RUSTDOCFLAGS", "-D warnings"),
         Step::cargo("test", "xtask test"),
     ];
+    for scenario in SCENARIOS {
+        let run = format!("run --quiet --locked --package techcorp -- demo --scenario {scenario}");
+        steps.push(Step::cargo(format!("demo {scenario}"), &format!("{run} --for 10s --json")));
+    }
     let bare = "check --quiet --package mamparo --locked --no-default-features";
     steps.push(Step::cargo("facade without features", bare));
     for feature in FEATURES {

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use mamparo::call::clock;
 use mamparo::core::rng::Rng;
 use mamparo::service::config::{self, UNUSABLE};
-use mamparo::service::{Environment, exit_code, run_until_signal, telemetry};
+use mamparo::service::{Environment, Role, exit_code, run_until_signal, telemetry};
 use mamparo::topology::{Located, PolicyFile, Problems};
 
 use crate::demo::live::Look;
@@ -216,6 +216,10 @@ async fn serve(policies: Vec<PolicyFile>, environment: &Environment) -> ExitCode
             }
             Err(error) => return fail("start the service", &error),
         }
+    }
+    if let Some(service) = services.first() {
+        let keeper = |stop| telemetry.keep(stop);
+        service.tasks().spawn_essential(Role::Worker, "metrics upkeep", keeper);
     }
     exit_code(run_until_signal(services).await)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use mamparo::call::{BuildError, Dependency, clock};
 use mamparo::core::backoff::Backoff;
+use mamparo::core::limits;
 use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
 use mamparo::http::server::RateLimit;
 use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
@@ -14,7 +15,7 @@ use mamparo::messaging::{
     Broker, Consumer, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
-use mamparo::store::{SqliteStore, StoreError};
+use mamparo::store::{SqliteStore, StoreError, idempotency, inbox};
 use mamparo::topology::PolicyFile;
 use sqlx::Sqlite;
 use tokio::net::TcpListener;
@@ -27,6 +28,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 const PROBE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
 /// How long a dead relay's rows stay claimed.
 const RELAY_LEASE: Duration = Duration::from_secs(10);
+
+/// How often rows that have served are forgotten, and for how long they are kept: longer than any
+/// broker keeps a message, and a day longer than any answer is replayed.
+const CLEAN: (Duration, Duration) = (Duration::from_secs(3_600), Duration::from_secs(7 * 86_400));
 
 /// Why a service did not start.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +131,11 @@ impl Host {
         self.service.tasks().spawn_essential(Role::Worker, "database check", |stop| async move {
             let probe = || async { probed.ping().await.map_err(|error| chain(&error)) };
             check.keep(PROBE.0, PROBE.1, probe, stop).await;
+        });
+        let cleaned = store.clone();
+        self.job("housekeeping", move || {
+            let store = cleaned.clone();
+            async move { housekeep(&store).await }
         });
         let closed = store.clone();
         self.service.on_stop(Step::ClosePools, "database", || async move { closed.close().await });
@@ -282,4 +292,13 @@ impl Host {
         };
         health::routes(ready, move || telemetry.render())
     }
+}
+
+/// Forgets inbox rows and idempotency keys that have served, a batch at a time. How long to pause.
+async fn housekeep(store: &SqliteStore) -> Result<Duration, HandlerError> {
+    let (before, batch) = (clock::wall().minus(CLEAN.1), limits::BATCH_MAX);
+    let applied = inbox::forget(store, before, batch).await?;
+    let answered = idempotency::forget(store, before, batch).await?;
+    let full = u64::from(batch);
+    Ok(if applied.max(answered) < full { CLEAN.0 } else { Duration::from_secs(1) })
 }
