@@ -16,6 +16,46 @@ use crate::Message;
 /// SQLite has one writer, and no database likes a transaction that waits for somebody else's
 /// answer. So calls of other services belong in [`prepare`](Self::prepare), and
 /// [`apply`](Self::apply) only writes.
+///
+/// ```
+/// use mamparo_call::clock;
+/// use mamparo_messaging::{Answer, Handler, Message, event};
+/// use mamparo_store::{Transaction, outbox};
+/// use sqlx::Sqlite;
+///
+/// #[derive(serde::Deserialize, serde::Serialize)]
+/// struct Created {
+///     order: String,
+/// }
+///
+/// struct Reserve;
+///
+/// impl Handler<Sqlite> for Reserve {
+///     type Facts = Created;
+///
+///     async fn prepare(&self, message: &Message) -> Result<Created, Answer> {
+///         match message.kind.as_str() {
+///             "order.created" => message.decode(),
+///             _ => Err(Answer::Done),
+///         }
+///     }
+///
+///     async fn apply(
+///         &self,
+///         _message: &Message,
+///         created: Created,
+///         tx: &mut Transaction<'_, Sqlite>,
+///     ) -> Answer {
+///         let Ok(reserved) = event("stock.reserved", &created.order, &created) else {
+///             return Answer::dead("the event is no JSON");
+///         };
+///         match outbox::enqueue(tx, &reserved, clock::wall()).await {
+///             Ok(_) => Answer::Done,
+///             Err(error) => Answer::retry(error.to_string()),
+///         }
+///     }
+/// }
+/// ```
 pub trait Handler<DB: Backend>: Send + Sync + 'static {
     /// What `prepare` found out for `apply`.
     type Facts: Send;

@@ -23,4 +23,5 @@ pub use handler::{Handler, answer_of};
 pub use mamparo_core::message::delivery::Answer;
 pub use mamparo_core::message::topology::QueuePolicy;
 pub use message::{Message, event};
+pub use observe::METRICS;
 pub use relay::{Relay, RelayOptions, RelaySummary};

@@ -8,6 +8,25 @@ use mamparo_store::outbox::OutboxStats;
 use crate::error::chain;
 use crate::{Message, MessagingError};
 
+/// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
+pub const METRICS: [(&str, &[&str], &str); 11] = [
+    (
+        "mamparo_messages_total",
+        &["queue", "outcome"],
+        "settled messages: done, duplicate, retried, deferred, dead, unconfirmed, stale",
+    ),
+    ("mamparo_queue_depth", &["queue"], "messages in a queue, those in hand included"),
+    ("mamparo_consumer_phase", &["queue"], "0 flows, 1 probes, 2 pauses"),
+    ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
+    ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
+    ("mamparo_relay_messages_total", &["exchange", "outcome"], "confirmed or postponed events"),
+    ("mamparo_relay_failures_total", &[], "times that the relay's store failed"),
+    ("mamparo_outbox_pending", &[], "events that wait for the broker"),
+    ("mamparo_outbox_parked", &[], "of those, events that the broker did not take"),
+    ("mamparo_outbox_oldest_seconds", &[], "age of the oldest waiting event"),
+    ("mamparo_dlq_operations_total", &["queue", "verb"], "dead letters replayed or discarded"),
+];
+
 /// A message was settled.
 pub(crate) fn settled(queue: &str, message: &Message, decision: &Decision) {
     count(queue, decision.outcome());
@@ -56,9 +75,9 @@ pub(crate) fn unreadable_attempts(queue: &str, message: &Message) {
 /// The intake changed its phase.
 pub(crate) fn phase(queue: &str, phase: Phase, reason: &str) {
     let (value, text) = match phase {
-        Phase::Flowing => (0.0, "consumer flows"),
+        Phase::Flowing => (0.0, "consumer flows again"),
         Phase::Probing => (1.0, "consumer lets one message through"),
-        Phase::Paused => (2.0, "consumer pauses"),
+        Phase::Paused => (2.0, "consumer pauses, nothing can be handled now"),
     };
     metrics::gauge!("mamparo_consumer_phase", "queue" => queue.to_owned()).set(value);
     tracing::warn!(queue, reason, "{text}");
@@ -109,6 +128,7 @@ pub(crate) fn postponed(exchange: &str, message: &Message, outcome: &str, tries:
 
 /// The relay's store failed.
 pub(crate) fn relay_failed(error: &MessagingError, tries: u32) {
+    metrics::counter!("mamparo_relay_failures_total").increment(1);
     tracing::warn!(error = chain(error), tries, "relay lost its store, trying again");
 }
 

@@ -46,8 +46,8 @@ async fn renewing_keeps_what_is_in_hand() {
     let (holder, other) =
         (shop.broker.consume(QUEUE).await.unwrap(), shop.broker.consume(QUEUE).await.unwrap());
     let held = holder.take(10).await.unwrap().remove(0);
-    let end = mamparo_call::clock::now().plus(3 * options().lease);
-    until("three leases have passed", async || {
+    let end = mamparo_call::clock::now().plus(2 * options().lease);
+    until("two leases have passed", async || {
         holder.renew().await.unwrap();
         assert!(other.take(10).await.unwrap().is_empty());
         mamparo_call::clock::now() >= end

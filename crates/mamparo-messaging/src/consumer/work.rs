@@ -56,6 +56,19 @@ pub(super) struct End {
     pub(super) reason: String,
 }
 
+/// The handler's answer, and whether its transaction has ended the attempt row too.
+#[derive(Debug)]
+struct Handled {
+    answer: Answer,
+    ended: bool,
+}
+
+impl From<Answer> for Handled {
+    fn from(answer: Answer) -> Self {
+        Self { answer, ended: false }
+    }
+}
+
 impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     pub(super) fn new(broker: B, store: Store<DB>, policy: QueuePolicy, handler: H) -> Self {
         let places = Semaphore::new(usize::try_from(policy.prefetch).unwrap_or(1));
@@ -123,14 +136,19 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         };
         let history = History { attempts, crashes };
         let admitted = delivery::take(&message.headers, history, &self.policy, clock::wall());
-        let (decision, answer) = match admitted {
+        let (decision, answer, ended) = match admitted {
             // Nothing was asked of the handler: no verdict about what it needs.
-            Admission::Settle(decision) => (decision, Answer::Defer { delay: Duration::ZERO }),
+            Admission::Settle(decision) => {
+                (decision, Answer::Defer { delay: Duration::ZERO }, false)
+            }
             Admission::Handle(place) => {
-                let answer = self.answer(message).await;
-                (self.decide_on(message, place, history, &answer), answer)
+                let Handled { answer, ended } = self.answer(message).await;
+                (self.decide_on(message, place, history, &answer), answer, ended)
             }
         };
+        if ended {
+            return (decision, answer);
+        }
         if let Err(error) = attempts::ended(&self.store, queue, &message.id).await {
             // The start counts as a crash now. Three of these on one message need a database that
             // takes each start and refuses each end.
@@ -150,56 +168,60 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     }
 
     /// The handler's answer within its time, panics included, in the message's own context.
-    async fn answer(&self, message: &Message) -> Answer {
+    async fn answer(&self, message: &Message) -> Handled {
         let (now, after) = (clock::now(), self.policy.handler_timeout);
         let context = message.context().with_budget(now, after);
         let handled = AssertUnwindSafe(context.scope(self.handle(message))).catch_unwind();
         let until = clock::instant_of(now.plus(after));
         match tokio::time::timeout_at(until, handled).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(panic)) => Answer::Panicked { reason: words_of(&*panic) },
-            Err(_) => Answer::TimedOut { after },
+            Ok(Ok(handled)) => handled,
+            Ok(Err(panic)) => Answer::Panicked { reason: words_of(&*panic) }.into(),
+            Err(_) => Answer::TimedOut { after }.into(),
         }
     }
 
-    async fn handle(&self, message: &Message) -> Answer {
+    async fn handle(&self, message: &Message) -> Handled {
         let queue = self.policy.queue.as_str();
         match inbox::contains(&self.store, queue, &message.id).await {
             Ok(false) => {}
-            Ok(true) => return self.count_duplicate(message).await,
-            Err(error) => return unavailable(&error),
+            Ok(true) => return self.count_duplicate(message).await.into(),
+            Err(error) => return unavailable(&error).into(),
         }
         match self.handler.prepare(message).await {
             Ok(facts) => self.apply(message, facts).await,
-            Err(answer) => answer,
+            Err(answer) => answer.into(),
         }
     }
 
-    /// The handler's change, the inbox row and the outbox rows, all or nothing.
-    async fn apply(&self, message: &Message, facts: H::Facts) -> Answer {
+    /// The handler's change, the inbox row, the outbox rows and the end of the attempt, all or
+    /// nothing.
+    async fn apply(&self, message: &Message, facts: H::Facts) -> Handled {
         let queue = self.policy.queue.as_str();
         let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
-            Err(error) => return unavailable(&error),
+            Err(error) => return unavailable(&error).into(),
         };
         let (id, kind) = (&message.id, &message.kind);
-        match inbox::insert(&mut tx, queue, id, kind, clock::wall()).await {
-            Ok(Seen::Fresh) => {}
+        let answer = match inbox::insert(&mut tx, queue, id, kind, clock::wall()).await {
+            Ok(Seen::Fresh) => self.handler.apply(message, facts, &mut tx).await,
             Ok(Seen::Duplicate) => {
                 observe::duplicate(queue, message);
-                return self.commit(tx).await;
+                Answer::Done
             }
-            Err(error) => return unavailable(&error),
-        }
-        let answer = self.handler.apply(message, facts, &mut tx).await;
+            Err(error) => unavailable(&error),
+        };
         if answer == Answer::Done {
-            return self.commit(tx).await;
+            if let Err(error) = attempts::ended_in(&mut tx, queue, id).await {
+                return unavailable(&error).into();
+            }
+            let answer = self.commit(tx).await;
+            return Handled { ended: answer == Answer::Done, answer };
         }
         if let Err(error) = tx.rollback().await {
             // The connection is dropped with its transaction, which has the same effect.
             observe::aside(queue, &error);
         }
-        answer
+        answer.into()
     }
 
     /// The message was applied before; its row counts how often it came again.

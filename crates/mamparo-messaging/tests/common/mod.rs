@@ -31,8 +31,8 @@ pub const QUEUE: &str = "orders.saga";
 /// Short times, so that leases and polls end within a test.
 pub fn options() -> EmbeddedOptions {
     EmbeddedOptions {
-        lease: Duration::from_millis(400),
-        renew_every: Duration::from_millis(100),
+        lease: Duration::from_millis(800),
+        renew_every: Duration::from_millis(150),
         poll_min: Duration::from_millis(5),
         poll_max: Duration::from_millis(20),
         publish_timeout: Duration::from_secs(5),
