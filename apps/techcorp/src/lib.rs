@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod demo;
 pub mod events;
+pub mod handbook;
 pub mod host;
 pub mod outside;
 pub mod services;

@@ -1,0 +1,106 @@
+//! The on-call's first page, made from what runs: the saga's table and every service's policy file.
+
+use std::fmt::Write as _;
+
+use mamparo::core::saga::order::{ORDER, Then};
+use mamparo::topology::{self, Problems};
+
+use crate::shop::{SERVICES, default_policy};
+
+const HEAD: &str = "\
+# TechCorp: the on-call's first page
+
+Made from the services' policy files and the order's table; a test keeps it true. After changing those, run
+`UPDATE_HANDBOOK=1 cargo test -p techcorp --lib handbook`.
+
+## What you can ask of it
+
+| request | answer |
+|---|---|
+| `POST /v1/orders` `{customerId, lines: [{productId, quantity}]}` with `Idempotency-Key` | 201, `Location`, `{id, status: \"PENDING\", …}`; 503 with `Retry-After` while catalog or customers are away |
+| `GET /v1/orders/{id}` | the order, with its status and, if cancelled, the reason |
+| `GET /v1/orders?customerId=` | through the BFF with product names, or `\"partial\": true` |
+| `GET /v1/products?ids=a,b` | products and prices; with `Age` when the catalog answers from its cache |
+| `GET /v1/customers/{id}` | a customer |
+| `POST /v1/reservations` with `Idempotency-Key` | 201, or 409 when goods are short |
+| `/health/live` · `/health/ready` · `/metrics` | on every service |
+
+Money is integer cents. Clients name themselves by `x-client-id`; put an authentication in front of the gateway
+before strangers reach it.
+
+## An order's life
+
+";
+
+/// The page as Markdown.
+///
+/// # Errors
+/// Mistakes of the policy files that come with the services; a test shows that there are none.
+pub fn page() -> Result<String, Problems> {
+    let mut text = format!("{HEAD}```mermaid\n{}```\n\n", ORDER.to_mermaid());
+    text.push_str("| state | on | then | and | because |\n|---|---|---|---|---|\n");
+    for rule in ORDER.rules {
+        let (row, and) = (rule.row, action(rule.then));
+        let (from, to) = (row.from.name(), row.to.name());
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "| {from} | {:?} | {to} | {and} | {} |", row.on, row.why);
+    }
+    text.push_str("\n## Who calls whom, and within which limits\n");
+    for service in SERVICES {
+        let file = default_policy(service).unwrap_or_default();
+        let policy = topology::parse(&format!("{service}.toml"), file)?;
+        if !policy.dependencies.is_empty() {
+            let table = topology::dependency_table(&policy).replacen("# ", "### ", 1);
+            let _ = write!(text, "\n{table}");
+        }
+    }
+    text.push_str("\n## Queues\n\n| queue | owner | events | attempts | delay | runbook |\n");
+    text.push_str("|---|---|---|---|---|---|\n");
+    for service in SERVICES {
+        let file = default_policy(service).unwrap_or_default();
+        for queue in topology::parse(&format!("{service}.toml"), file)?.queues {
+            let events: Vec<&str> = queue.events.iter().map(|event| event.value.as_str()).collect();
+            let _ = writeln!(
+                text,
+                "| `{}` | {} | {} | {} | {} | [{}]({}) |",
+                queue.name.value,
+                queue.owner.value,
+                events.join(", "),
+                queue.attempts.value,
+                topology::show_duration(queue.retry_delay.value),
+                "dead letters",
+                queue.runbook.value.trim_start_matches("docs/"),
+            );
+        }
+    }
+    Ok(text)
+}
+
+fn action(then: Then) -> String {
+    match then {
+        Then::Nothing => String::new(),
+        Then::Confirm => "emit `order.confirmed`".to_owned(),
+        Then::Cancel(reason) => format!("emit `order.cancelled` ({})", reason.code()),
+        Then::CancelAgain => "emit `order.cancelled` again".to_owned(),
+        Then::Known => "count it".to_owned(),
+        Then::NoteReleased => "note that the goods are free".to_owned(),
+        Then::NoteRefunded => "note that the money went back".to_owned(),
+        Then::Alarm => "log it as an error".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handbook_says_what_runs() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/techcorp.md");
+        let page = page().unwrap();
+        if std::env::var("UPDATE_HANDBOOK").is_ok() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(written, page, "run UPDATE_HANDBOOK=1 cargo test -p techcorp --lib handbook");
+    }
+}
