@@ -53,8 +53,9 @@ const fn histogram(name: &'static str, help: &'static str) -> Metric {
 }
 
 /// Every metric that mamparo's crates write; a test compares this list with their `observe.rs`.
-pub static METRICS: [Metric; 26] = [
+pub static METRICS: [Metric; 28] = [
     gauge("circuit_breaker_state", "0 closed, 1 half-open, 2 open"),
+    counter("mamparo_breaker_openings_total", "Times that a circuit opened"),
     counter("mamparo_attempts_total", "Attempts by outcome"),
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
@@ -73,6 +74,7 @@ pub static METRICS: [Metric; 26] = [
     gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
     counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),
     counter("mamparo_relay_messages_total", "Events published, by outcome"),
+    counter("mamparo_relay_failures_total", "Times that the relay lost its broker or store"),
     gauge("mamparo_outbox_pending", "Events that are committed and not yet published"),
     gauge("mamparo_outbox_parked", "Events that wait after a failed publish"),
     gauge("mamparo_outbox_oldest_seconds", "Age of the oldest event that is not yet published"),
