@@ -74,7 +74,7 @@ pub static METRICS: [Metric; 28] = [
     gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
     counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),
     counter("mamparo_relay_messages_total", "Events published, by outcome"),
-    counter("mamparo_relay_failures_total", "Times that the relay lost its broker or store"),
+    counter("mamparo_relay_failures_total", "Times that the relay's store failed"),
     gauge("mamparo_outbox_pending", "Events that are committed and not yet published"),
     gauge("mamparo_outbox_parked", "Events that wait after a failed publish"),
     gauge("mamparo_outbox_oldest_seconds", "Age of the oldest event that is not yet published"),
