@@ -1,5 +1,6 @@
 //! Logs on stderr, and the recorder of metrics behind `/metrics`.
 
+use std::io::IsTerminal as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -141,7 +142,11 @@ impl Telemetry {
 fn start_logs(environment: &Environment) -> Result<(), ServiceError> {
     let filter = EnvFilter::try_new(&environment.log)
         .map_err(|source| ServiceError::LogFilter { filter: environment.log.clone(), source })?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for eyes: in a file or a pipe they are noise.
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let started = match environment.log_format {
         LogFormat::Pretty => logs.try_init(),
         LogFormat::Json => logs.json().try_init(),
