@@ -4,3 +4,6 @@ pub mod http;
 pub mod rows;
 pub mod saga;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;

@@ -203,19 +203,26 @@ pub async fn remember(
     Ok(())
 }
 
-/// Orders whose deadline is over, the longest overdue first: (id, deadline).
+/// Orders whose deadline is over, the longest overdue first, after the one at `cursor`:
+/// (id, deadline).
 pub async fn overdue<'c, E>(
     from: E,
     now: WallTime,
+    cursor: &(String, WallTime),
     max: u32,
 ) -> Result<Vec<(String, WallTime)>, sqlx::Error>
 where
     E: sqlx::Executor<'c, Database = Sqlite>,
 {
+    let (id, deadline) = cursor;
     let rows: Vec<(String, i64)> = sqlx::query_as(
-        "SELECT id, deadline_ms FROM orders WHERE deadline_ms <= ? ORDER BY deadline_ms LIMIT ?",
+        "SELECT id, deadline_ms FROM orders
+         WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?)
+         ORDER BY deadline_ms, id LIMIT ?",
     )
     .bind(now.unix_millis())
+    .bind(deadline.unix_millis())
+    .bind(id)
     .bind(max)
     .fetch_all(from)
     .await?;

@@ -3,6 +3,7 @@
 use mamparo::call::clock;
 use mamparo::core::saga::order::OrderEvent;
 use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
+use mamparo::core::time::WallTime;
 use mamparo::store::SqliteStore;
 
 use super::rows;
@@ -21,31 +22,37 @@ pub struct OrderWatch {
 }
 
 impl OrderWatch {
-    /// One cycle: how many orders it moved. Each order has a transaction of its own, so one that
-    /// can't be moved does not hold back the rest.
+    /// One cycle: how many orders it moved. Each order has a transaction of its own, and one that
+    /// can't be moved is passed over, so that no number of them holds back the rest.
     ///
     /// # Errors
-    /// What the database said, before any order was looked at.
+    /// What the database said when the overdue orders were listed.
     pub async fn cycle(&self) -> Result<u32, HandlerError> {
-        let now = clock::wall();
-        let due = rows::overdue(self.store.reader(), now, self.watchdog.batch).await?;
+        let (now, batch) = (clock::wall(), self.watchdog.batch);
+        let mut cursor = (String::new(), WallTime::from_unix_millis(i64::MIN));
         let mut moved = 0;
-        for (id, deadline) in due {
-            let suspect = Suspect { deadline: Some(deadline), failed_message: false, moved };
-            match self.watchdog.ask(now, &suspect) {
-                Verdict::Expire => match self.expire(&id).await {
-                    Ok(true) => moved += 1,
-                    Ok(false) => {}
-                    Err(error) => {
-                        let error = crate::services::answers::chain(&error);
-                        tracing::error!(order = %id, error, "failed to expire an order");
-                    }
-                },
-                Verdict::Leave | Verdict::Later => {}
-                Verdict::Hold => tracing::error!(order = %id, "overdue, with a failed message"),
+        loop {
+            let due = rows::overdue(self.store.reader(), now, &cursor, batch).await?;
+            let Some(last) = due.last() else { return Ok(moved) };
+            cursor = last.clone();
+            for (id, deadline) in due {
+                let suspect = Suspect { deadline: Some(deadline), failed_message: false, moved };
+                match self.watchdog.ask(now, &suspect) {
+                    Verdict::Expire => moved += u32::from(self.try_expire(&id).await),
+                    Verdict::Later => return Ok(moved),
+                    Verdict::Hold => tracing::error!(order = %id, "overdue, with a failed message"),
+                    Verdict::Leave => {}
+                }
             }
         }
-        Ok(moved)
+    }
+
+    async fn try_expire(&self, id: &str) -> bool {
+        self.expire(id).await.unwrap_or_else(|error| {
+            let error = crate::services::answers::chain(&error);
+            tracing::error!(order = %id, error, "failed to expire an order");
+            false
+        })
     }
 
     async fn expire(&self, id: &str) -> Result<bool, HandlerError> {
