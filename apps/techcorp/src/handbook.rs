@@ -62,13 +62,12 @@ pub fn page() -> Result<String, Problems> {
             let events: Vec<&str> = queue.events.iter().map(|event| event.value.as_str()).collect();
             let _ = writeln!(
                 text,
-                "| `{}` | {} | {} | {} | {} | [{}]({}) |",
+                "| `{}` | {} | {} | {} | {} | [dead letters]({}) |",
                 queue.name.value,
                 queue.owner.value,
                 events.join(", "),
                 queue.attempts.value,
                 topology::show_duration(queue.retry_delay.value),
-                "dead letters",
                 queue.runbook.value.trim_start_matches("docs/"),
             );
         }
@@ -97,7 +96,9 @@ mod tests {
     fn the_handbook_says_what_runs() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/techcorp.md");
         let page = page().unwrap();
-        if std::env::var("UPDATE_HANDBOOK").is_ok() {
+        #[expect(clippy::disallowed_methods, reason = "asks whoever runs the tests, not a service")]
+        let update = std::env::var_os("UPDATE_HANDBOOK").is_some();
+        if update {
             std::fs::write(path, &page).unwrap();
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();

@@ -6,24 +6,37 @@ use mamparo::call::clock;
 use mamparo::core::limits;
 use mamparo::core::saga::order::OrderState;
 use mamparo::core::saga::reconcile::{Evidence, Reconciliation, Verdict};
+use mamparo::core::time::WallTime;
 use mamparo::http::HttpClient;
 use mamparo::store::SqliteStore;
 
 use super::rows::{self, Reservation};
 use super::saga::{self, because};
-use crate::services::answers::HandlerError;
+use crate::services::answers::{HandlerError, chain};
 use crate::services::orders::http::OrderList;
 
-/// Gives free what nobody confirmed in time. How many reservations that were.
+/// Gives free what nobody confirmed in time, a page at a time. How many reservations that were; one
+/// that can't be released is passed over and logged.
 ///
 /// # Errors
-/// What the database said.
+/// What the database said when the reservations were listed.
 pub async fn expire(store: &SqliteStore, batch: u32) -> Result<u32, HandlerError> {
+    let now = clock::wall();
+    let mut cursor = (String::new(), WallTime::from_unix_millis(i64::MIN));
     let mut released = 0;
-    for id in rows::expired(store.reader(), clock::wall(), batch).await? {
-        released += u32::from(release(store, &id, because::EXPIRED).await?);
+    loop {
+        let page = rows::expired(store.reader(), now, &cursor, batch).await?;
+        let Some(last) = page.last() else { return Ok(released) };
+        cursor = last.clone();
+        for (id, _) in page {
+            match release(store, &id, because::EXPIRED).await {
+                Ok(done) => released += u32::from(done),
+                Err(error) => {
+                    tracing::error!(order = id, error = chain(&error), "failed to release goods");
+                }
+            }
+        }
     }
-    Ok(released)
 }
 
 async fn release(store: &SqliteStore, id: &str, reason: &str) -> Result<bool, HandlerError> {

@@ -221,18 +221,30 @@ pub async fn advance(
     Ok(done.rows_affected() == 1)
 }
 
-/// Active reservations that have run out, the oldest first.
-pub async fn expired<'c, E>(from: E, now: WallTime, max: u32) -> Result<Vec<String>, sqlx::Error>
+/// Active reservations that have run out, the oldest first, after the one at `cursor`:
+/// (order id, expiry).
+pub async fn expired<'c, E>(
+    from: E,
+    now: WallTime,
+    cursor: &(String, WallTime),
+    max: u32,
+) -> Result<Vec<(String, WallTime)>, sqlx::Error>
 where
     E: sqlx::Executor<'c, Database = Sqlite>,
 {
-    sqlx::query_scalar(
-        "SELECT order_id FROM reservations WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?",
+    let (order_id, expiry) = cursor;
+    let rows: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT order_id, expires_ms FROM reservations
+         WHERE expires_ms <= ? AND (expires_ms, order_id) > (?, ?)
+         ORDER BY expires_ms, order_id LIMIT ?",
     )
     .bind(now.unix_millis())
+    .bind(expiry.unix_millis())
+    .bind(order_id)
     .bind(max)
     .fetch_all(from)
-    .await
+    .await?;
+    Ok(rows.into_iter().map(|(id, at)| (id, WallTime::from_unix_millis(at))).collect())
 }
 
 /// Active reservations made before `before`, the oldest first, after `cursor`.
