@@ -63,7 +63,7 @@ async fn without_its_catalog_the_shop_refuses_orders_at_once_and_lists_them_with
     let sent = shop.sent("orders", "catalog");
     assert!(sent >= 5, "five failures open it, and {sent} calls were made");
     let posts: Vec<Post> = (0..20).map(|n| Post::new(&format!("open-{n}"))).collect();
-    let at = |n: usize| if n % 2 == 0 { "gateway" } else { "orders" };
+    let at = |n: usize| if n.is_multiple_of(2) { "gateway" } else { "orders" };
     let answers = join_all(posts.iter().enumerate().map(|(n, post)| shop.order(at(n), post))).await;
     for answer in &answers {
         is_refused(answer);
@@ -181,9 +181,10 @@ async fn every_service_says_how_it_is_and_names_the_database_that_is_gone() {
 
 /// Changes a service's database behind its back.
 async fn alter(shop: &Shop, service: &str, sql: &'static str) {
-    use sqlx::{ConnectOptions, sqlite::SqliteConnectOptions};
+    use sqlx::{ConnectOptions, Connection as _, sqlite::SqliteConnectOptions};
     let file = shop.dir().join(format!("{service}.db"));
     let mut database = SqliteConnectOptions::new().filename(file).connect().await.unwrap();
     sqlx::query("PRAGMA busy_timeout = 5000").execute(&mut database).await.unwrap();
     sqlx::query(sql).execute(&mut database).await.unwrap();
+    database.close().await.unwrap();
 }

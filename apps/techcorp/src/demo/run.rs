@@ -10,7 +10,7 @@ use mamparo::core::rng::{Rng, SeededRng};
 use mamparo::core::time::Moment;
 use mamparo::http::HttpClient;
 use mamparo::service::Telemetry;
-use sqlx::SqliteConnection;
+use sqlx::{Connection as _, SqliteConnection};
 
 use super::live::Look;
 use super::report::{self, Report};
@@ -324,5 +324,8 @@ impl View {
 /// What the database said.
 pub async fn judge_again(dir: &Path, poisoned: u64) -> Result<Verdict, DemoError> {
     let mut books = books::open(dir).await?;
-    Ok(verdict::judge(&mut books, poisoned).await?)
+    let verdict = verdict::judge(&mut books, poisoned).await?;
+    // Waited for, so that whoever copies or breaks the files next finds them at rest.
+    books.close().await?;
+    Ok(verdict)
 }

@@ -104,7 +104,13 @@ const STOCK_LEAK: &str = "WITH held AS (
 
 const RESERVED_WITHOUT_RIGHT: &str =
     "SELECT COUNT(*) FROM inventory.reservations r LEFT JOIN orders.orders o ON o.id = r.order_id
-     WHERE (r.state IN ('ACTIVE', 'SOLD')) <> (COALESCE(o.state, '') = 'CONFIRMED')";
+     WHERE r.state IN ('ACTIVE', 'SOLD') AND COALESCE(o.state, '') <> 'CONFIRMED'";
+
+// A confirmed order holds what was ordered, for good: not less, not something else, not for a time.
+const CONFIRMED_WITHOUT_GOODS: &str =
+    "SELECT COUNT(*) FROM orders.orders o WHERE o.state = 'CONFIRMED'
+     AND NOT EXISTS (SELECT 1 FROM inventory.reservations r
+                     WHERE r.order_id = o.id AND r.state = 'SOLD' AND r.lines = o.lines)";
 
 const EVENTS: &str = "SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox)
      + (SELECT COUNT(*) FROM inventory.mamparo_outbox)
@@ -185,6 +191,8 @@ pub async fn judge(books: &mut SqliteConnection, poisoned: u64) -> Result<Verdic
     verdict.add("reserved + free = initial, unit by unit", facts.stock_leaks);
     let unjust = count(books, RESERVED_WITHOUT_RIGHT).await?;
     verdict.add("goods are held for confirmed orders only", unjust);
+    let empty = count(books, CONFIRMED_WITHOUT_GOODS).await?;
+    verdict.add("a confirmed order has its goods", empty);
     verdict.add("no event is lost", facts.events_lost);
     verdict.add("no event is applied twice", facts.events_applied_twice);
     verdict.add("each customer hears once how it ended", count(books, MAILS_AMISS).await?);

@@ -16,13 +16,14 @@ use mamparo::call::clock;
 use mamparo::service::{Environment, telemetry};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use serde_json::{Value, json};
-use sqlx::SqliteConnection;
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
+use techcorp::demo::run::judge_again;
 use techcorp::demo::scenario::{Fault, Scenario};
 use techcorp::demo::site::Site;
 use techcorp::demo::staff::Staff;
-use techcorp::demo::verdict::{self, Verdict};
+use techcorp::demo::verdict::Verdict;
 use techcorp::demo::{books, metrics};
 use techcorp::shop::SERVICES;
 
@@ -225,7 +226,10 @@ impl Shop {
 
     /// What a query counts in the books.
     pub async fn count(&self, query: &'static str) -> u64 {
-        books::count(&mut self.books().await, query).await.unwrap()
+        let mut books = self.books().await;
+        let count = books::count(&mut books, query).await.unwrap();
+        books.close().await.unwrap();
+        count
     }
 
     /// Waits until nothing is under way any more.
@@ -236,7 +240,7 @@ impl Shop {
         while clock::now() < give_up {
             last = books::unrest(&mut books).await.unwrap();
             if last.is_empty() {
-                return;
+                return books.close().await.unwrap();
             }
             clock::sleep_until(clock::now().plus(LOOK)).await;
         }
@@ -246,7 +250,7 @@ impl Shop {
     /// Waits for rest, and asserts that the books hold.
     pub async fn holds(&self) -> Verdict {
         self.rest().await;
-        let verdict = verdict::judge(&mut self.books().await, 0).await.unwrap();
+        let verdict = judge_again(self.dir(), 0).await.unwrap();
         let broken: Vec<_> = verdict.checks.iter().filter(|check| !check.ok).collect();
         assert!(broken.is_empty(), "{broken:#?} {:#?}", verdict.facts);
         verdict

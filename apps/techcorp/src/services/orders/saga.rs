@@ -100,7 +100,13 @@ async fn act(
             };
             emit(tx, kind::ORDER_CONFIRMED, &order.id, &payload, now).await
         }
-        Then::Cancel(reason) => emit_cancelled(tx, order, reason.code(), now).await,
+        Then::Cancel(reason) => {
+            // What cancels it may be the very news that its goods are free; nobody says it again.
+            if event == OrderEvent::StockReleased {
+                rows::note(tx, &order.id, true, false).await?;
+            }
+            emit_cancelled(tx, order, reason.code(), now).await
+        }
         Then::CancelAgain => {
             tracing::warn!(order = %order.id, ?event, "came too late; undoing it");
             let reason = order.reason.clone().unwrap_or_default();
