@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::limits::ATTEMPTS_MAX;
 use crate::rng::Rng;
 
 /// How long to wait between attempts. Defaults: base 100 ms, factor 2, cap 2 s.
@@ -31,10 +32,14 @@ impl Backoff {
     /// Total for every input: overflow and NaN end at the cap, never in a panic.
     #[must_use]
     pub fn ceiling(&self, attempt: u32) -> Duration {
+        // Zero stays zero: 0 · ∞ would be NaN, and NaN is the cap.
+        if self.base.is_zero() {
+            return Duration::ZERO;
+        }
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let nanos = self.base.as_nanos() as f64 * self.factor.max(1.0).powi(exponent);
         let cap_nanos = self.cap.as_nanos() as f64;
-        // Written so that NaN (0 · ∞) also takes the cap.
+        // Written so that NaN also takes the cap.
         if nanos < cap_nanos { Duration::from_nanos(nanos as u64) } else { self.cap }
     }
 
@@ -45,9 +50,14 @@ impl Backoff {
     }
 
     /// The longest that all waits between `attempts` attempts can take together.
+    ///
+    /// Exact up to [`ATTEMPTS_MAX`] (100) attempts. Each wait beyond, which no sound policy has,
+    /// counts as the cap, so that a mistyped number costs no four thousand million steps.
     #[must_use]
     pub fn worst_total(&self, attempts: u32) -> Duration {
-        (1..attempts).fold(Duration::ZERO, |sum, n| sum.saturating_add(self.ceiling(n)))
+        let exact = attempts.min(ATTEMPTS_MAX);
+        let beyond = self.cap.saturating_mul(attempts - exact);
+        (1..exact).fold(beyond, |sum, n| sum.saturating_add(self.ceiling(n)))
     }
 }
 
@@ -64,6 +74,18 @@ mod tests {
         assert_eq!(millis, [100, 200, 400, 800, 1600, 2000, 2000]);
         assert_eq!(backoff.worst_total(3), Duration::from_millis(300));
         assert_eq!(backoff.worst_total(1), Duration::ZERO);
+        assert_eq!(backoff.worst_total(0), Duration::ZERO);
+        let no_wait = Backoff { base: Duration::ZERO, ..backoff };
+        assert_eq!(no_wait.ceiling(u32::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_mistyped_number_of_attempts_is_added_up_at_once() {
+        let flat = Backoff { factor: 1.0, ..Backoff::default() };
+        assert_eq!(flat.worst_total(100), Duration::from_millis(9_900));
+        // Four thousand million steps would not end within this test.
+        assert!(flat.worst_total(u32::MAX) > Duration::from_secs(400_000_000));
+        assert_eq!(Backoff { cap: Duration::MAX, ..flat }.worst_total(u32::MAX), Duration::MAX);
     }
 
     #[test]
