@@ -31,7 +31,7 @@ fn a_sound_plan_has_no_mistakes_and_prints_every_value() {
          \x20 attempt timeout  700ms\n\
          \x20 budget           3s\n\
          \x20 retry            3 attempts, waits up to 100ms × 2 capped at 2s\n\
-         \x20 breaker          5 failures in 10s, open for 30s, 1 probe(s)\n\
+         \x20 breaker          5 failures in 10s, open for 30s, 1 probe(s) within 30s\n\
          \x20 bulkhead         20 in flight, 0 queued\n\
          \x20 rate limit       300 per 60s, 300 at once\n"
     );

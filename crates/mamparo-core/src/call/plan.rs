@@ -217,6 +217,7 @@ impl fmt::Display for BreakerConfig {
                 }
             }
         }
-        write!(f, ", open for {:?}, {} probe(s)", self.open_for, self.probes)
+        write!(f, ", open for {:?}, {} probe(s)", self.open_for, self.probes)?;
+        write!(f, " within {:?}", self.half_open_max)
     }
 }
