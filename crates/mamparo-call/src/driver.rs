@@ -18,7 +18,7 @@ use crate::{Attempt, CallError, Classify, Context, clock, observe};
 
 /// How the last attempt ended, kept for the error.
 enum Last<E> {
-    Failed(E, Failure),
+    Failed(E),
     TimedOut(Duration),
 }
 
@@ -53,7 +53,7 @@ where
                     }
                     Some(Err(error)) => {
                         let failure = run.classify(&error);
-                        last = Some(Last::Failed(error, failure));
+                        last = Some(Last::Failed(error));
                         Event::Failed(failure)
                     }
                     None => {
@@ -102,7 +102,8 @@ impl Run<'_> {
     }
 
     fn succeeded<E>(&mut self, started: Moment) -> Result<(), CallError<E>> {
-        let now = if self.gate.success_needs_now() { clock::now() } else { started };
+        let needs_now = self.gate.success_needs_now() || self.pipeline.is_probe();
+        let now = if needs_now { clock::now() } else { started };
         self.tell(now, Event::Succeeded).map(|_| ())
     }
 
@@ -159,15 +160,17 @@ impl Run<'_> {
         retry_after: Option<Duration>,
     ) -> CallError<E> {
         let (dependency, attempts) = (self.dependency(), self.pipeline.attempts());
-        match last {
-            Some(Last::Failed(source, failure)) => {
+        match (last, self.pipeline.failure()) {
+            (Some(Last::Failed(source)), Some(failure)) => {
                 let failure = failure.with_retry_after(failure.retry_after.max(retry_after));
                 CallError::Failed { dependency, source, failure, attempts, gave_up }
             }
-            Some(Last::TimedOut(after)) => {
+            (Some(Last::TimedOut(after)), _) => {
                 CallError::TimedOut { dependency, after, attempts, gave_up, retry_after }
             }
-            None => self.misfit(Misfit { phase: self.pipeline.phase(), event: Event::Start }),
+            (Some(Last::Failed(_)) | None, _) => {
+                self.misfit(Misfit { phase: self.pipeline.phase(), event: Event::Start })
+            }
         }
     }
 

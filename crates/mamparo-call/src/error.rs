@@ -12,7 +12,7 @@ use crate::Classify;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError<E> {
-    /// A guard refused before the (next) attempt.
+    /// A guard refused before the first attempt: it did not run.
     #[error("call {dependency}: refused ({})", reason.slug())]
     Refused {
         /// The dependency's name.
@@ -21,7 +21,7 @@ pub enum CallError<E> {
         reason: Refusal,
         /// When to come back, as far as the guard knows.
         retry_after: Option<Duration>,
-        /// Attempts that had been made before; 0 when nothing was sent at all.
+        /// Always 0: after an attempt, its failure is the news and the guard only the reason to stop.
         attempts: u32,
     },
     /// The last attempt did not answer in time; nobody knows whether it ran.
@@ -45,8 +45,9 @@ pub enum CallError<E> {
         dependency: Arc<str>,
         /// What the last attempt said.
         source: E,
-        /// What kind of failure it said it was. When the circuit is open by now, its `retry_after`
-        /// is at least what is left of the open time.
+        /// What kind of failure the whole call is: what the last attempt said, except that an
+        /// earlier attempt that may have run leaves the call unknown ([`Failure::after`]). When the
+        /// circuit is open by now, `retry_after` is at least what is left of the open time.
         failure: Failure,
         /// Attempts made, the first included.
         attempts: u32,
@@ -55,7 +56,7 @@ pub enum CallError<E> {
     },
     /// The machine was told something that does not fit its state: a bug of this crate, reported
     /// instead of hidden.
-    #[error("call {dependency}: {source}")]
+    #[error("call {dependency}: its steps came out of order")]
     Misfit {
         /// The dependency's name.
         dependency: Arc<str>,

@@ -62,6 +62,9 @@ impl Gate {
             let mut shared = self.lock();
             let told = pipeline.tell(now, event, &mut shared.policies, rng)?;
             let waker = told.wake.and_then(|ticket| shared.wakers.remove(&ticket));
+            if let Some(change) = &told.change {
+                self.observer.show_breaker(change.to);
+            }
             let opened = told.change.is_some_and(|change| change.to == Phase::Open);
             // Nobody stands in line for an open circuit.
             let all = if opened { std::mem::take(&mut shared.wakers) } else { BTreeMap::new() };

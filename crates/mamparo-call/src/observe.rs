@@ -95,7 +95,7 @@ impl Observer {
             Step::Attempt { budget, .. } => {
                 add(&self.attempts);
                 if budget.number > 1 {
-                    add(&self.retries);
+                    self.retried(plan);
                 }
             }
             Step::Wait { after, .. } => retrying(plan, attempts, after, event),
@@ -136,6 +136,14 @@ impl Observer {
             refused,
             openings: get(&self.openings),
         }
+    }
+
+    fn retried(&self, plan: &Plan) {
+        add(&self.retries);
+        metrics::counter!(
+            RETRIES, "service" => plan.service.clone(), "dependency" => plan.dependency.clone()
+        )
+        .increment(1);
     }
 
     fn attempt_ended(&self, plan: &Plan, event: Event) {
@@ -181,6 +189,12 @@ impl Observer {
         );
     }
 
+    /// Shows the breaker's state. Under the lock of the state it shows, unlike the rest: of two
+    /// changes on two threads, the later one must stay on the gauge.
+    pub(crate) fn show_breaker(&self, state: breaker::Phase) {
+        self.breaker_state.set(f64::from(state.gauge()));
+    }
+
     fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
         if change.to == breaker::Phase::Open {
             add(&self.openings);
@@ -190,7 +204,6 @@ impl Observer {
             )
             .increment(1);
         }
-        self.breaker_state.set(f64::from(change.to.gauge()));
         tracing::warn!(
             dependency = plan.dependency,
             from = change.from.name(),
@@ -202,10 +215,6 @@ impl Observer {
 }
 
 fn retrying(plan: &Plan, attempt: u32, after: Duration, cause: Event) {
-    metrics::counter!(
-        RETRIES, "service" => plan.service.clone(), "dependency" => plan.dependency.clone()
-    )
-    .increment(1);
     tracing::warn!(
         dependency = plan.dependency,
         attempt,

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mamparo_call::Classify;
-use mamparo_call::{CallError, Context, Dependency, Failure, Repeatable, clock, retry_in_process};
+use mamparo_call::{
+    Attempt, CallError, Classify, Context, Dependency, Failure, Repeatable, clock, retry_in_process,
+};
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{BreakerConfig, Phase};
-use mamparo_core::call::pipeline::{GiveUp, Refusal};
+use mamparo_core::call::pipeline::{self, GiveUp, Misfit, Refusal};
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
-use mamparo_core::outcome::{Kind, Repeat};
+use mamparo_core::outcome::{Kind, Repeat, Sent};
 use support::{Answer, Broken, catalog, millis, touchy};
 
 #[tokio::test(start_paused = true)]
@@ -129,6 +130,51 @@ async fn lesson_h09_an_open_circuit_is_an_error_of_its_own_that_nobody_retries()
     let says = error.classify();
     assert_eq!((says.kind, says.repeat), (Kind::Neutral, Repeat::Never));
     assert_eq!(error.to_string(), "call catalog: refused (circuit-open)");
+}
+
+/// "It was refused" is a proof for the attempt that was refused, and for no other.
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_does_not_hide_that_an_earlier_attempt_may_have_run() {
+    let psp = catalog().retry(2, Backoff::default()).build().expect("sound");
+    let charge = |attempt: Attempt| async move {
+        if attempt.number == 1 { pending().await } else { Err(Broken(Failure::NOT_SENT)) }
+    };
+    let answer: Answer<()> = psp.call(Repeatable::Keyed, charge).await;
+    let error = answer.expect_err("no attempt worked");
+    let CallError::Failed { failure, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((failure.kind, failure.sent), (Kind::Unknown, Sent::Maybe));
+    assert_eq!((error.classify().kind, error.classify().sent), (Kind::Unknown, Sent::Maybe));
+    assert_eq!(error.cause(), Some(&Broken(Failure::NOT_SENT)), "the last cause is kept");
+}
+
+#[test]
+fn a_chain_of_causes_says_nothing_twice() {
+    let source = Misfit { phase: pipeline::Phase::New, event: pipeline::Event::WaitOver };
+    let error: CallError<Broken> =
+        CallError::Misfit { dependency: Arc::from("catalog"), source, attempts: 0 };
+    let cause = std::error::Error::source(&error).expect("it has one").to_string();
+    assert!(!error.to_string().contains(&cause), "{error} / {cause}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probes_change_happens_when_it_ends() {
+    let seen = Arc::new(Mutex::new(None));
+    let hook = Arc::clone(&seen);
+    let catalog = catalog()
+        .breaker(touchy(1))
+        .on_change(move |change| *hook.lock().unwrap() = Some((change.to, change.at)))
+        .build()
+        .expect("sound");
+    let failing: Answer<()> =
+        catalog.call(Repeatable::Unsafe, |_| async { Err(Broken(Failure::TRANSIENT)) }).await;
+    failing.expect_err("it opens");
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let probe = |_| async {
+        tokio::time::sleep(millis(500)).await;
+        Ok::<_, Broken>(())
+    };
+    catalog.call(Repeatable::Unsafe, probe).await.expect("the probe works");
+    assert_eq!(*seen.lock().unwrap(), Some((Phase::Closed, clock::now())));
 }
 
 #[tokio::test(start_paused = true)]

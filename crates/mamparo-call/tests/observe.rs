@@ -82,3 +82,17 @@ fn the_gauge_is_there_before_the_first_call_and_follows_every_change() {
     });
     assert_eq!(gauge(&text).as_deref(), Some("1"));
 }
+
+#[test]
+fn a_retry_is_counted_when_it_is_made_and_not_when_it_is_waited_for() {
+    let text = scraped(async || {
+        let catalog = catalog().build().expect("sound");
+        let given_up = tokio::time::timeout(
+            Duration::ZERO,
+            call(&catalog, Some(Failure::TRANSIENT.with_retry_after(Some(Duration::from_secs(9))))),
+        );
+        given_up.await.expect_err("its caller goes away during the wait");
+        assert_eq!((catalog.snapshot().attempts, catalog.snapshot().retries), (1, 0));
+    });
+    assert!(!text.contains("mamparo_retries_total"), "{text}");
+}

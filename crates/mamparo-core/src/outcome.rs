@@ -101,6 +101,21 @@ impl Failure {
     /// The connection was never made, so nothing can have run.
     pub const NOT_SENT: Self = Self { sent: Sent::Nothing, ..Self::TRANSIENT };
 
+    /// This failure of an attempt, seen as the end of a call in which `earlier` went before.
+    ///
+    /// Whether a call ran is a question about all of its attempts: that the last one never left
+    /// proves nothing about the one that got no answer before it. A permanent answer stays one.
+    #[must_use]
+    pub const fn after(mut self, earlier: Self) -> Self {
+        if matches!(earlier.sent, Sent::Maybe) {
+            self.sent = Sent::Maybe;
+        }
+        if matches!((earlier.kind, self.kind), (Kind::Unknown, Kind::Transient | Kind::Neutral)) {
+            self.kind = Kind::Unknown;
+        }
+        self
+    }
+
     /// The same failure with the time that the dependency named.
     #[must_use]
     pub const fn with_retry_after(mut self, after: Option<Duration>) -> Self {

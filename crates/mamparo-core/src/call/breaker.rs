@@ -112,6 +112,15 @@ pub struct Answer {
     pub change: Option<Change>,
 }
 
+/// The breaker's answer to a caller that stands in line for other guards first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// After what time to ask again; `None` when the caller may go on.
+    pub refused: Option<Duration>,
+    /// The change that the look brought about.
+    pub change: Option<Change>,
+}
+
 /// What became of an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
@@ -184,10 +193,22 @@ impl Breaker {
         }
     }
 
+    /// Refuses a caller that [`Breaker::ask`] would refuse, and lets everybody else go on without
+    /// taking a place.
+    ///
+    /// Unlike [`Breaker::refuses`] it brings about what has become due: where nobody gets as far as
+    /// asking, this is what sends a circuit whose probes hang back to open.
+    pub fn look(&mut self, now: Moment) -> Look {
+        match self.refuses(now) {
+            None => Look { refused: None, change: None },
+            Some(after) => Look { refused: Some(after), change: self.advance(now) },
+        }
+    }
+
     /// Takes the outcome of an admitted call.
     ///
-    /// For a success under [`Trip::Failures`] the time is not looked at, so the caller can save the
-    /// clock reading ([`Breaker::success_needs_now`]).
+    /// For a success under [`Trip::Failures`] that is no probe the time is not looked at, so the
+    /// caller can save the clock reading ([`Breaker::success_needs_now`]).
     // By value on purpose: an admission can be told only once.
     #[expect(clippy::needless_pass_by_value, reason = "an admission is used up by telling it")]
     pub fn tell(&mut self, now: Moment, admission: Admission, health: Health) -> Told {
@@ -223,7 +244,7 @@ impl Breaker {
         Told { event, change }
     }
 
-    /// Does a success have to be told with the time of its end?
+    /// Does a success have to be told with the time of its end, even when it is no probe?
     #[must_use]
     pub const fn success_needs_now(&self) -> bool {
         matches!(self.config.trip, Trip::Rate { .. })

@@ -50,8 +50,8 @@ impl Policies {
         }
     }
 
-    /// Does a success have to be told with the time of its end? If not, the time of its start will
-    /// do, and the host saves a clock reading.
+    /// Does a success have to be told with the time of its end? If not, and it is no probe
+    /// ([`Pipeline::is_probe`]), the time of its start will do, and the host saves a clock reading.
     #[must_use]
     pub fn success_needs_now(&self) -> bool {
         self.breaker.as_ref().is_some_and(Breaker::success_needs_now)
@@ -76,6 +76,7 @@ pub struct Pipeline {
     repeatable: Repeatable,
     deadline: Option<Moment>,
     attempts: u32,
+    failure: Option<Failure>,
     holds_slot: bool,
     state: State,
 }
@@ -91,6 +92,7 @@ impl Pipeline {
             repeatable,
             deadline,
             attempts: 0,
+            failure: None,
             holds_slot: false,
             state: State::New,
         }
@@ -102,10 +104,30 @@ impl Pipeline {
         self.attempts
     }
 
+    /// What is known of the whole call after the attempts that have failed: the last one's failure,
+    /// with what an earlier one left open ([`Failure::after`]). `None` before the first.
+    #[must_use]
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
     /// When the whole call must be over; known once it has begun.
     #[must_use]
     pub const fn deadline(&self) -> Option<Moment> {
         self.deadline
+    }
+
+    /// Is the present attempt a trial call? Its success may change the state, at the time of its end.
+    #[must_use]
+    pub const fn is_probe(&self) -> bool {
+        match &self.state {
+            State::Attempting { admission: Some(admission), .. } => admission.is_probe(),
+            State::New
+            | State::Queued { .. }
+            | State::Attempting { admission: None, .. }
+            | State::Waiting
+            | State::Finished => false,
+        }
     }
 
     /// The state's name.
@@ -198,8 +220,10 @@ impl Pipeline {
         if deadline::too_near(now, self.deadline) {
             return self.refuse(Refusal::DeadlineExceeded, None, policies);
         }
-        if let Some(after) = policies.breaker.as_ref().and_then(|b| b.refuses(now)) {
-            return self.refuse(Refusal::CircuitOpen, Some(after), policies);
+        if let Some(breaker::Look { refused: Some(after), change }) =
+            policies.breaker.as_mut().map(|breaker| breaker.look(now))
+        {
+            return Told { change, ..self.refuse(Refusal::CircuitOpen, Some(after), policies) };
         }
         if let Some(limit) = &mut policies.rate_limit
             && let rate_limit::Answer::NotUntil { retry_after } = limit.ask(now)
@@ -257,6 +281,7 @@ impl Pipeline {
         rng: &mut impl Rng,
     ) -> Told {
         let change = tell_breaker(now, admission, failure.health, policies);
+        self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
         let left = self.deadline.map(|deadline| now.until(deadline));
         let open = policies.breaker.as_ref().and_then(|b| b.refuses(now));
         let told = match self.retry.ask(self.attempts, failure, self.repeatable, left, rng) {

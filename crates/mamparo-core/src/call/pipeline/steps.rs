@@ -70,7 +70,7 @@ pub enum Step {
     GiveUp {
         /// Why no attempt follows.
         reason: GiveUp,
-        /// What is left of the open time, when the circuit is the reason.
+        /// When the circuit lets calls through again, if it is open by now, whatever the reason.
         retry_after: Option<Duration>,
     },
     /// Hand back the value.

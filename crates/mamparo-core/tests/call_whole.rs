@@ -1,0 +1,97 @@
+//! What the pipeline says of a whole call, beyond its last attempt and its first caller.
+
+#![expect(clippy::panic, reason = "helpers of tests end the test")]
+
+use std::time::Duration;
+
+use mamparo_core::backoff::Backoff;
+use mamparo_core::call::breaker::{BreakerConfig, Change, Phase, Trip};
+use mamparo_core::call::pipeline::{Event, Pipeline, Policies, Refusal, Step};
+use mamparo_core::call::plan::Plan;
+use mamparo_core::call::retry::Retry;
+use mamparo_core::outcome::{Failure, Kind, Repeatable, Sent};
+use mamparo_core::rng::SeededRng;
+use mamparo_core::time::Moment;
+
+fn at(millis: u64) -> Moment {
+    Moment::from_millis(1_000_000 + millis)
+}
+
+/// What to do next, and the circuit's change.
+fn tell(
+    policies: &mut Policies,
+    call: &mut Pipeline,
+    now: Moment,
+    event: Event,
+) -> (Step, Option<Change>) {
+    match call.tell(now, event, policies, &mut SeededRng::new(1)) {
+        Ok(told) => (told.step, told.change),
+        Err(misfit) => panic!("{misfit}"),
+    }
+}
+
+/// A probe without any limit, whose host never comes back.
+#[test]
+fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
+    let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
+    let config = BreakerConfig { trip, ..BreakerConfig::default() };
+    let plan = Plan { breaker: Some(config), ..Plan::new("catalog") };
+    let mut policies = Policies::new(&plan);
+    let call = || Pipeline::new(&plan, Repeatable::Idempotent, None);
+    let mut first = call();
+    tell(&mut policies, &mut first, at(0), Event::Start);
+    tell(&mut policies, &mut first, at(0), Event::Failed(Failure::TRANSIENT));
+    let mut hanging = call();
+    let (step, _) = tell(&mut policies, &mut hanging, at(30_000), Event::Start);
+    assert!(matches!(step, Step::Attempt { .. }), "{step:?}");
+
+    let (step, change) = tell(&mut policies, &mut call(), at(60_000), Event::Start);
+    let retry_after = Some(Duration::from_secs(30));
+    assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
+    let change = change.map(|change| (change.from, change.to));
+    assert_eq!(change, Some((Phase::HalfOpen, Phase::Open)));
+    let (step, _) = tell(&mut policies, &mut call(), at(75_000), Event::Start);
+    let retry_after = Some(Duration::from_secs(15));
+    assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
+    let (step, _) = tell(&mut policies, &mut call(), at(90_000), Event::Start);
+    assert!(matches!(step, Step::Attempt { .. }), "the next trial: {step:?}");
+}
+
+/// Makes a keyed call whose attempts end like this, and says what the whole call is known to be.
+fn whole(attempts: &[Event]) -> Failure {
+    let backoff = Backoff::default();
+    let retry = Retry { attempts: u32::try_from(attempts.len()).unwrap_or(1), backoff };
+    let plan = Plan { retry, ..Plan::new("psp") };
+    let mut policies = Policies::new(&plan);
+    let mut call = Pipeline::new(&plan, Repeatable::Keyed, None);
+    let (mut step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
+    for event in attempts {
+        (step, _) = tell(&mut policies, &mut call, at(0), *event);
+        if let Step::Wait { until, .. } = step {
+            (step, _) = tell(&mut policies, &mut call, until, Event::WaitOver);
+        }
+    }
+    assert!(matches!(step, Step::GiveUp { .. }), "{step:?}");
+    call.failure().unwrap_or_else(|| panic!("it failed"))
+}
+
+#[test]
+fn what_one_attempt_left_open_no_later_one_proves() {
+    let refused = Event::Failed(Failure::NOT_SENT);
+    let unavailable = Event::Failed(Failure::TRANSIENT);
+    let lost = Event::Failed(Failure::UNKNOWN);
+    let no = Event::Failed(Failure::PERMANENT);
+    for (attempts, kind, sent) in [
+        (&[refused, refused][..], Kind::Transient, Sent::Nothing),
+        (&[unavailable, refused], Kind::Transient, Sent::Maybe),
+        (&[Event::TimedOut, refused], Kind::Unknown, Sent::Maybe),
+        (&[lost, refused, unavailable], Kind::Unknown, Sent::Maybe),
+        (&[refused, Event::TimedOut], Kind::Unknown, Sent::Maybe),
+        (&[lost, Event::Failed(Failure::NEUTRAL)], Kind::Unknown, Sent::Maybe),
+        // A final answer is one, however often it was asked for.
+        (&[lost, no], Kind::Permanent, Sent::Maybe),
+    ] {
+        let failure = whole(attempts);
+        assert_eq!((failure.kind, failure.sent), (kind, sent), "{attempts:?}");
+    }
+}
