@@ -4,3 +4,6 @@ pub mod decide;
 pub mod psp;
 pub mod rows;
 pub mod saga;
+
+#[cfg(test)]
+mod tests;

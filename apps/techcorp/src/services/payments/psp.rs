@@ -58,6 +58,9 @@ impl Psp {
             Err(error) => match code(&error) {
                 (Some(402), _) => Ok(AtPsp::Declined),
                 (Some(409), Some("CHARGE_VOIDED")) => Ok(AtPsp::Voided),
+                // The key is in somebody's hand: an earlier attempt of ours that timed out here and
+                // goes on there. The next delivery asks how that ended.
+                (Some(409), _) => Err(Answer::retry(crate::services::answers::chain(&error))),
                 _ => Err(answer_of(&error)),
             },
         }

@@ -151,8 +151,10 @@ async fn settle(
             }
         }
         AtPsp::Declined => reject(tx, order, "DECLINED", now).await,
-        // The PSP was told never to charge this key, so the refund is done or under way.
-        AtPsp::Voided | AtPsp::Unheard => Ok(()),
+        // The key is barred. By a cancellation: then the row has left `STARTED`, and this changes
+        // nothing. Or by an attempt of ours that was too late and died before it could say so.
+        AtPsp::Voided => reject(tx, order, "RESERVATION_EXPIRED", now).await,
+        AtPsp::Unheard => Ok(()),
     }
 }
 
