@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::rows::State as Stands;
 use super::saga;
 use crate::events::OrderCreated;
+use crate::services::orders::http::check_lines;
 use crate::services::trouble;
 
 /// What the handlers need.
@@ -47,6 +48,13 @@ async fn reserve(
     claimed: Claimed,
     Json(order): Json<OrderCreated>,
 ) -> Result<Answer, Problem> {
+    if !crate::services::is_id(&order.order_id) || !crate::services::is_id(&order.customer_id) {
+        return Err(Problem::validation("orderId, customerId: 1 to 64 letters, digits or '-'"));
+    }
+    if order.total_cents < 0 {
+        return Err(Problem::validation("totalCents: 0 or more"));
+    }
+    check_lines(&order.lines)?;
     let mut tx = inventory.store.begin().await?;
     let reserved = saga::reserve(&mut tx, &order, inventory.expiry, clock::wall()).await;
     let reserved = reserved.map_err(|error| trouble(&error))?;

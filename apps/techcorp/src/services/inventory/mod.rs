@@ -5,3 +5,6 @@ pub mod http;
 pub mod jobs;
 pub mod rows;
 pub mod saga;
+
+#[cfg(test)]
+mod tests;

@@ -122,11 +122,29 @@ pub async fn reserve(
     Ok(reservation)
 }
 
-/// The order is paid: its goods are no longer held for a time but for good.
+/// The order is paid: its goods are no longer held for a time but for good. Where the reservation
+/// ran out before the confirmation came (we were away, or the message was among the dead letters),
+/// they are taken again, as long as there are any.
 async fn sell(tx: &mut Transaction<'_, Sqlite>, order_id: &str) -> Result<(), HandlerError> {
-    if !rows::advance(tx, order_id, State::Active, State::Sold, "ORDER_CONFIRMED").await? {
-        let state = rows::find(&mut **tx, order_id).await?.map(|r| r.state.name());
-        tracing::error!(order = order_id, ?state, "a confirmed order has no active reservation");
+    let Some(reservation) = rows::find(&mut **tx, order_id).await? else {
+        tracing::error!(order = order_id, "a confirmed order has no reservation");
+        return Ok(());
+    };
+    let sold = match reservation.state {
+        State::Sold => return Ok(()),
+        State::Active => true,
+        State::Released => rows::take(tx, &reservation.lines).await?.is_none(),
+        State::Rejected | State::Tombstone => false,
+    };
+    let state = reservation.state;
+    if sold {
+        rows::advance(tx, order_id, state, State::Sold, "ORDER_CONFIRMED").await?;
+        if state == State::Released {
+            tracing::warn!(order = order_id, "confirmed after its reservation; goods taken again");
+        }
+    } else {
+        let state = state.name();
+        tracing::error!(order = order_id, state, "a confirmed order has no goods");
     }
     Ok(())
 }

@@ -195,10 +195,18 @@ fn validate(new: &NewOrder) -> Result<(), Problem> {
     if !crate::services::is_id(&new.customer_id) {
         return Err(Problem::validation("customerId: 1 to 64 letters, digits or '-'"));
     }
-    if new.lines.is_empty() || new.lines.len() > LINES_MAX {
+    check_lines(&new.lines)
+}
+
+/// Lines as they may come from outside: some, few enough, each product once.
+///
+/// # Errors
+/// The problem to answer with; it names the place.
+pub fn check_lines(lines: &[Line]) -> Result<(), Problem> {
+    if lines.is_empty() || lines.len() > LINES_MAX {
         return Err(Problem::validation(format!("lines: 1 to {LINES_MAX}")));
     }
-    for (index, line) in new.lines.iter().enumerate() {
+    for (index, line) in lines.iter().enumerate() {
         if !crate::services::is_id(&line.product_id) {
             let what = format!("lines[{index}].productId: 1 to 64 letters, digits or '-'");
             return Err(Problem::validation(what));
@@ -207,7 +215,7 @@ fn validate(new: &NewOrder) -> Result<(), Problem> {
             let what = format!("lines[{index}].quantity: 1 to {QUANTITY_MAX}");
             return Err(Problem::validation(what));
         }
-        if new.lines[..index].iter().any(|other| other.product_id == line.product_id) {
+        if lines[..index].iter().any(|other| other.product_id == line.product_id) {
             let what = format!("lines[{index}].productId: {:?} stands twice", line.product_id);
             return Err(Problem::validation(what));
         }
