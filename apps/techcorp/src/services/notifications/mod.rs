@@ -1,6 +1,8 @@
 //! Mails. The saga only queues them; a sender of its own hands them over when the mail server
 //! takes them, however long that lasts.
 
+use std::time::Duration;
+
 use mamparo::call::clock;
 use mamparo::core::limits;
 use mamparo::http::HttpClient;
@@ -8,7 +10,7 @@ use mamparo::messaging::{Answer, Handler, Message};
 use mamparo::store::{SqliteStore, Transaction};
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::answers::{HandlerError, answer};
+use super::answers::{HandlerError, answer, chain};
 use crate::events::{OrderCancelled, OrderConfirmed, kind};
 use crate::outside::mail::Mail;
 
@@ -19,11 +21,15 @@ CREATE TABLE IF NOT EXISTS mails (
     to_whom   TEXT NOT NULL,
     subject   TEXT NOT NULL,
     state     TEXT NOT NULL DEFAULT 'QUEUED' CHECK (state IN ('QUEUED', 'SENT')),
-    queued_ms INTEGER NOT NULL,
+    due_ms    INTEGER NOT NULL,
     sent_ms   INTEGER
 ) STRICT;
-CREATE INDEX IF NOT EXISTS mails_queued ON mails (queued_ms) WHERE state = 'QUEUED';
+CREATE INDEX IF NOT EXISTS mails_queued ON mails (due_ms) WHERE state = 'QUEUED';
 ";
+
+/// How long a mail that the server refuses for good steps aside. It is not thrown away: whoever
+/// mends the server, or us, should not have to write it again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 
 /// Handles what orders say.
 #[derive(Debug)]
@@ -70,7 +76,7 @@ impl Handler<Sqlite> for Mailroom {
 /// late) is still one mail.
 async fn queue(tx: &mut SqliteConnection, key: &str, mail: &Mail) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "INSERT INTO mails (key, to_whom, subject, queued_ms) VALUES (?, ?, ?, ?)
+        "INSERT INTO mails (key, to_whom, subject, due_ms) VALUES (?, ?, ?, ?)
          ON CONFLICT (key) DO NOTHING",
     )
     .bind(key)
@@ -92,34 +98,102 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// One round: the oldest queued mails, until one is not taken. How many were sent.
+    /// One round: the mails that are due, oldest first, until the server takes none. How many were
+    /// sent. One that is refused for good steps aside, so that it holds up nobody else's.
     ///
     /// # Errors
     /// What the database said.
     pub async fn round(&self) -> Result<u32, HandlerError> {
         let waiting: Vec<(String, String, String)> = sqlx::query_as(
-            "SELECT key, to_whom, subject FROM mails WHERE state = 'QUEUED'
-             ORDER BY queued_ms LIMIT ?",
+            "SELECT key, to_whom, subject FROM mails WHERE state = 'QUEUED' AND due_ms <= ?
+             ORDER BY due_ms LIMIT ?",
         )
+        .bind(clock::wall().unix_millis())
         .bind(limits::BATCH_MAX)
         .fetch_all(self.store.reader())
         .await?;
         let mut sent = 0;
         for (key, to, subject) in waiting {
             let request = self.mail.put(format!("/v1/mails/{key}")).json(&Mail { to, subject });
-            if let Err(error) = request.send().await {
-                tracing::warn!(%error, "mails stay queued");
-                break;
+            match request.send().await {
+                Ok(_) => {
+                    self.mark(&key, "SENT").await?;
+                    sent += 1;
+                }
+                Err(error) if error.is_permanent() => {
+                    tracing::error!(mail = key, error = chain(&error), "a mail is refused");
+                    self.mark(&key, "QUEUED").await?;
+                }
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "mails stay queued");
+                    break;
+                }
             }
-            let mut tx = self.store.begin().await?;
-            sqlx::query("UPDATE mails SET state = 'SENT', sent_ms = ? WHERE key = ?")
-                .bind(clock::wall().unix_millis())
-                .bind(&key)
-                .execute(&mut *tx)
-                .await?;
-            tx.commit().await?;
-            sent += 1;
         }
         Ok(sent)
+    }
+
+    /// A mail that stays queued is due again after [`REFUSED_PAUSE`].
+    async fn mark(&self, key: &str, state: &str) -> Result<(), HandlerError> {
+        let now = clock::wall();
+        let mut tx = self.store.begin().await?;
+        sqlx::query("UPDATE mails SET state = ?, sent_ms = ?, due_ms = ? WHERE key = ?")
+            .bind(state)
+            .bind((state == "SENT").then(|| now.unix_millis()))
+            .bind(now.plus(REFUSED_PAUSE).unix_millis())
+            .bind(key)
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::Path;
+    use axum::routing::put;
+    use http::StatusCode;
+    use mamparo::call::Dependency;
+    use mamparo::http::serve;
+    use mamparo::service::{Role, Tasks};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A mail server that will never take one of the mails.
+    async fn picky(Path(key): Path<String>) -> StatusCode {
+        if key == "bad" { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::NO_CONTENT }
+    }
+
+    #[tokio::test]
+    async fn a_mail_that_is_refused_for_good_holds_up_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let tasks = Tasks::new("mail");
+        tasks.spawn(Role::Server, "mail", |stop| async move {
+            let router = Router::new().route("/v1/mails/{key}", put(picky));
+            serve(listener, router, stop.cancelled_owned(), Duration::ZERO).await.map(|_| ())
+        });
+        let dependency = Dependency::builder("mail").attempt_timeout(Duration::from_secs(5));
+        let mail = HttpClient::new(&url, dependency.build().unwrap()).unwrap();
+        let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+        store.apply(SCHEMA).await.unwrap();
+        let mut tx = store.begin().await.unwrap();
+        for key in ["bad", "good"] {
+            let mail = Mail { to: "c-1".into(), subject: key.into() };
+            queue(&mut tx, key, &mail).await.unwrap();
+        }
+        store.commit(tx).await.unwrap();
+
+        let sender = Sender { store: store.clone(), mail };
+        assert_eq!(sender.round().await.unwrap(), 1);
+        assert_eq!(sender.round().await.unwrap(), 0, "it is not tried again at once");
+        let left: Vec<String> = sqlx::query_scalar("SELECT key FROM mails WHERE state = 'QUEUED'")
+            .fetch_all(store.reader())
+            .await
+            .unwrap();
+        assert_eq!(left, ["bad"], "nothing is thrown away");
     }
 }
