@@ -134,12 +134,15 @@ async fn build_orders(host: &Host) -> Result<(), StartError> {
     let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
     let limits = saga.deadlines.iter().map(|state| (state.state.clone(), state.after.value));
     let deadlines = Deadlines::new(limits);
+    if let Some(state) = deadlines.missing().next() {
+        return Err(host.missing(format!("sagas.order.deadlines.{}", state.name())));
+    }
     let watchdog = Watchdog { every: saga.watch_every.value, batch: saga.batch.value };
     let (store, broker) = (host.store(orders::rows::SCHEMA).await?, host.broker().await?);
     let handler = OrderSaga { deadlines: deadlines.clone() };
     host.consume("orders.saga", &broker, &store, handler).await?;
     host.relay(&broker, &store);
-    let watch = OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone() };
+    let watch = OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone(), broker };
     host.job("watchdog", move || {
         let watch = watch.clone();
         async move { watch.cycle().await.map(|moved| watch.watchdog.pause(moved)) }

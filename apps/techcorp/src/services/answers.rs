@@ -20,6 +20,9 @@ pub enum HandlerError {
     /// An event that can't be written as JSON.
     #[error(transparent)]
     Event(#[from] MessagingError),
+    /// The broker.
+    #[error("ask the broker")]
+    Broker(#[source] MessagingError),
     /// The message is about something that this service has never heard of.
     #[error("apply {kind}: there is no {what} {id:?}")]
     Unknown {
@@ -40,7 +43,7 @@ pub fn answer(error: &HandlerError) -> Answer {
         HandlerError::Sql(sqlx::Error::Database(refused)) if !is_busy(refused.as_ref()) => {
             Answer::RetryAfter { delay: None, reason }
         }
-        HandlerError::Sql(_) | HandlerError::Store(_) => {
+        HandlerError::Sql(_) | HandlerError::Store(_) | HandlerError::Broker(_) => {
             tracing::warn!(%reason, "message deferred");
             Answer::Defer { delay: DATABASE_AWAY }
         }

@@ -171,7 +171,14 @@ const RULES: &[Rule<OrderState, OrderEvent, Then>] = &[
         Then::Cancel(Reason::OutOfStock),
         "nothing to sell",
     ),
-    rule(Pending, On::StockReleased, Pending, Then::Alarm, "nothing was reserved yet"),
+    // Nobody releases for an order that is not cancelled but the expiry, so there was a reservation.
+    rule(
+        Pending,
+        On::StockReleased,
+        Cancelled,
+        Then::Cancel(Reason::ReservationExpired),
+        "it overtook stock.reserved, and the goods are gone",
+    ),
     // Payments only charge what inventory has reserved, so the payment proves the reservation: its
     // own event sits in a retry queue and will be a known fact when it comes.
     rule(Pending, On::PaymentConfirmed, Confirmed, Then::Confirm, "it overtook stock.reserved"),
@@ -267,9 +274,8 @@ mod tests {
         check(&[StockReserved, PaymentRejected], cancel(Reason::PaymentRejected));
         check(&[StockReserved, DeadlinePassed], cancel(Reason::PaymentTimeout));
         check(&[StockReserved, StockReleased], cancel(Reason::ReservationExpired));
-        for event in [StockReleased, PaymentRefunded] {
-            check(&[event], (Pending, Then::Alarm));
-        }
+        check(&[StockReleased], cancel(Reason::ReservationExpired));
+        check(&[PaymentRefunded], (Pending, Then::Alarm));
         check(&[StockReserved, StockReserved], (OrderState::StockReserved, Then::Known));
         for event in [StockRejected, PaymentRefunded] {
             check(&[StockReserved, event], (OrderState::StockReserved, Then::Alarm));

@@ -30,6 +30,12 @@ impl Deadlines {
         Self(limits.into_iter().filter_map(known).collect())
     }
 
+    /// The states that an order could stay in for ever, for want of a limit.
+    pub fn missing(&self) -> impl Iterator<Item = OrderState> {
+        let open = OrderState::ALL.into_iter().filter(|state| !state.is_final());
+        open.filter(|state| !self.0.contains_key(state.name()))
+    }
+
     /// When an order that enters `state` at `now` is overdue.
     #[must_use]
     pub fn due(&self, state: OrderState, now: WallTime) -> Option<WallTime> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mamparo::core::saga::order::{OrderEvent, OrderState, Then};
 use mamparo::core::saga::watchdog::Watchdog;
 use mamparo::core::time::WallTime;
+use mamparo::messaging::{Broker, Confirm, EmbeddedBroker, Message, QueuePolicy, event};
 use mamparo::store::{SqliteStore, outbox};
 
 use super::rows::{self, OrderRow};
@@ -64,8 +65,11 @@ async fn emitted(store: &SqliteStore) -> Vec<String> {
     events.into_iter().map(|listed| listed.event.kind).collect()
 }
 
-fn watch(store: &SqliteStore) -> OrderWatch {
-    OrderWatch { store: store.clone(), watchdog: Watchdog::default(), deadlines: deadlines() }
+async fn watch(store: &SqliteStore) -> OrderWatch {
+    let broker = EmbeddedBroker::open("sqlite::memory:").await.unwrap();
+    broker.declare(&QueuePolicy::new("orders.saga", "team-orders")).await.unwrap();
+    let (store, watchdog) = (store.clone(), Watchdog::default());
+    OrderWatch { store, watchdog, deadlines: deadlines(), broker }
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn lesson_w06_broken_rows_do_not_hold_the_others_back() {
     }
     store.apply("UPDATE orders SET lines = 'rubbish' WHERE id = 'o-1'").await.unwrap();
     // These orders were due decades ago by the wall clock that the watchdog reads.
-    let mut watch = watch(&store);
+    let mut watch = watch(&store).await;
     watch.watchdog.batch = 1;
     assert_eq!(watch.cycle().await.unwrap(), 1, "the broken row comes first and is passed over");
     assert_eq!(watch.cycle().await.unwrap(), 1);
@@ -170,10 +174,44 @@ async fn lesson_w05_the_longest_overdue_come_first_and_a_cycle_is_bounded() {
     for (id, minute) in [("late", 9), ("later", 3), ("latest", 0)] {
         order(&store, id, NOW.plus(Duration::from_secs(60 * minute))).await;
     }
-    let mut watch = watch(&store);
+    let mut watch = watch(&store).await;
     watch.watchdog.batch = 2;
     assert_eq!(watch.cycle().await.unwrap(), 2);
     assert_eq!(find(&store, "late").await.state, OrderState::Pending);
     assert_eq!(watch.watchdog.pause(2), Duration::ZERO, "the next cycle starts at once");
     assert_eq!(watch.cycle().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn lesson_w13_an_order_with_a_dead_letter_of_ours_is_left_to_people() {
+    let (store, _dir) = shop().await;
+    for id in ["o-1", "o-2"] {
+        order(&store, id, NOW).await;
+    }
+    let watch = watch(&store).await;
+    // Paid, and orders could not take it in.
+    let paid = event("payment.confirmed", "o-1", &serde_json::json!({ "orderId": "o-1" })).unwrap();
+    let letter = Message::from_event(paid, "");
+    let dead = watch.broker.publish("", "orders.saga.dlq", &letter).await;
+    assert_eq!(dead, Confirm::Confirmed);
+
+    assert_eq!(watch.cycle().await.unwrap(), 1);
+    assert_eq!(find(&store, "o-2").await.state, OrderState::Cancelled);
+    assert_eq!(find(&store, "o-1").await.state, OrderState::Pending, "nobody refunds a bug");
+
+    // Meanwhile its reservation runs out: that ends it, and the payment is given back when the
+    // letter is replayed, however late.
+    tell(&store, "o-1", OrderEvent::StockReleased, NOW).await;
+    let order = find(&store, "o-1").await;
+    let ended = (order.state, order.reason.as_deref());
+    assert_eq!(ended, (OrderState::Cancelled, Some("RESERVATION_EXPIRED")));
+    let late = tell(&store, "o-1", OrderEvent::PaymentConfirmed, NOW).await;
+    assert_eq!(late, Applied::By(Then::CancelAgain));
+}
+
+#[test]
+fn a_state_without_a_limit_is_found_at_the_start() {
+    let typo = Deadlines::new([("PENDING".to_owned(), Duration::from_secs(600))]);
+    assert_eq!(typo.missing().collect::<Vec<_>>(), [OrderState::StockReserved]);
+    assert_eq!(deadlines().missing().count(), 0);
 }

@@ -1,9 +1,14 @@
 //! The watchdog's driver: finds what is overdue and feeds the saga the one event that it has.
 
+use std::collections::BTreeSet;
+
 use mamparo::call::clock;
+use mamparo::core::message::topology;
 use mamparo::core::saga::order::OrderEvent;
 use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
 use mamparo::core::time::WallTime;
+use mamparo::messaging::broker::Filter;
+use mamparo::messaging::{Broker, EmbeddedBroker};
 use mamparo::store::SqliteStore;
 
 use super::rows;
@@ -19,7 +24,14 @@ pub struct OrderWatch {
     pub watchdog: Watchdog,
     /// Limits of the states.
     pub deadlines: Deadlines,
+    /// Where the saga's own dead letters are.
+    pub broker: EmbeddedBroker,
 }
+
+/// The queue whose dead letters hold the watchdog back: what we ourselves could not apply.
+const QUEUE: &str = "orders.saga";
+/// Most dead letters that are looked at, the oldest first.
+const LETTERS_MAX: u32 = 1_000;
 
 impl OrderWatch {
     /// One cycle: how many orders it moved. Each order has a transaction of its own, and one that
@@ -30,13 +42,15 @@ impl OrderWatch {
     pub async fn cycle(&self) -> Result<u32, HandlerError> {
         let (now, batch) = (clock::wall(), self.watchdog.batch);
         let mut cursor = (String::new(), WallTime::from_unix_millis(i64::MIN));
+        let failed = self.failed().await?;
         let mut moved = 0;
         loop {
             let due = rows::overdue(self.store.reader(), now, &cursor, batch).await?;
             let Some(last) = due.last() else { return Ok(moved) };
             cursor = last.clone();
             for (id, deadline) in due {
-                let suspect = Suspect { deadline: Some(deadline), failed_message: false, moved };
+                let failed_message = failed.contains(&id);
+                let suspect = Suspect { deadline: Some(deadline), failed_message, moved };
                 match self.watchdog.ask(now, &suspect) {
                     Verdict::Expire => moved += u32::from(self.try_expire(&id).await),
                     Verdict::Later => return Ok(moved),
@@ -45,6 +59,15 @@ impl OrderWatch {
                 }
             }
         }
+    }
+
+    /// The orders that have a message among our dead letters. What it says (a payment, perhaps) is
+    /// for people to find out. A reservation still runs out meanwhile, and that ends its order.
+    async fn failed(&self) -> Result<BTreeSet<String>, HandlerError> {
+        let filter = Filter { max: LETTERS_MAX, ..Filter::default() };
+        let letters = self.broker.browse(&topology::dlq(QUEUE), &filter).await;
+        let letters = letters.map_err(HandlerError::Broker)?;
+        Ok(letters.into_iter().map(|letter| letter.message.key).collect())
     }
 
     async fn try_expire(&self, id: &str) -> bool {
