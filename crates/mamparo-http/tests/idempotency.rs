@@ -229,8 +229,7 @@ async fn a_second_request_during_the_first_is_a_conflict() {
     let second = running.post("/orders/slow", "k", "").await;
     let code = second.problem_code();
     assert_eq!((second.status, code.as_str()), (409, "IDEMPOTENCY_KEY_IN_USE"));
-    let wait: u64 = second.header("retry-after").unwrap().parse().unwrap();
-    assert!((1..=30).contains(&wait), "{wait}");
+    assert_eq!(second.header("retry-after"), Some("1"), "the first ends long before its lease");
     running.shop.release.add_permits(1);
     assert_eq!(first.await.unwrap().status, 201);
     let third = running.post("/orders/slow", "k", "").await;

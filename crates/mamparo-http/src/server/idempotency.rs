@@ -123,13 +123,17 @@ impl<DB: Backend> Idempotency<DB> {
         route.layer(from_fn_with_state(self.clone(), layer::layer::<DB>))
     }
 
-    /// Gives back the keys of requests that were dropped. Only what can't be given back stays.
+    /// Gives back the keys of requests that were dropped, one by one: a request that is dropped
+    /// while it does so leaves the rest to the next.
     async fn release_orphans(&self) {
-        for token in self.orphans.take() {
+        while let Some(token) = self.orphans.take() {
+            let mut held = Held { token: Some(token.clone()), orphans: &self.orphans };
             if let Err(error) = keys::release(&self.store, &token).await {
+                // A store that fails for one would fail for all, and this request pays for it.
                 observe::store_failed(&error);
-                self.orphans.add(token);
+                return;
             }
+            held.token = None;
         }
     }
 
@@ -190,7 +194,38 @@ impl Orphans {
         }
     }
 
-    fn take(&self) -> Vec<ClaimToken> {
-        std::mem::take(&mut self.tokens.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take(&self) -> Option<ClaimToken> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context as Waking, Waker};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_is_dropped_while_it_gives_keys_back_loses_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("sqlite:{}", folder.path().join("keys.db").display());
+        let store = mamparo_store::SqliteStore::open(&address).await.unwrap();
+        let guard = Idempotency::required(store);
+        for key in ["a", "b", "c"] {
+            let claim = guard.claim(&IdempotencyKey::parse(key).unwrap(), "same").await.unwrap();
+            let Claim::Granted(token) = claim else { panic!("{claim:?}") };
+            guard.orphans.add(token);
+        }
+        {
+            let mut giving_back = pin!(guard.release_orphans());
+            let mut waking = Waking::from_waker(Waker::noop());
+            assert!(giving_back.as_mut().poll(&mut waking).is_pending());
+        }
+        guard.release_orphans().await;
+        for key in ["a", "b", "c"] {
+            let claim = guard.claim(&IdempotencyKey::parse(key).unwrap(), "same").await.unwrap();
+            assert!(matches!(claim, Claim::Granted(_)), "{key} is locked: {claim:?}");
+        }
     }
 }

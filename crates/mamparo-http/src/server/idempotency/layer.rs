@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -25,6 +26,10 @@ use super::{Answer, Claimed, Held, Idempotency};
 use crate::problem::{Problem, codes};
 use crate::server::extract::{broken_off, too_large};
 use crate::{headers, observe};
+
+/// What the second of two simultaneous requests is told to wait, at most. The first ends within its
+/// budget, and only the one whose process died holds its key until the lease is over.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The headers of an answer that are kept and replayed.
 const KEPT: [HeaderName; 3] = [CONTENT_TYPE, LOCATION, ETAG];
@@ -173,7 +178,7 @@ fn in_use(now: WallTime, until: WallTime) -> Problem {
     observe::idempotency("in-progress");
     Problem::new(StatusCode::CONFLICT, codes::IDEMPOTENCY_KEY_IN_USE)
         .detail("the first request with this key is still running")
-        .retry_after(until.since(now))
+        .retry_after(until.since(now).min(AGAIN_AFTER))
 }
 
 /// SHA-256 over method, path, query and body, each with its length in front, so that no two
