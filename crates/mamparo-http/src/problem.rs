@@ -190,7 +190,7 @@ impl IntoResponse for Problem {
 /// | refused because the deadline is over | 503 `DEADLINE_EXCEEDED` |
 /// | refused otherwise, timed out, transient, unknown | 503 `DEPENDENCY_UNAVAILABLE` + `Retry-After` |
 /// | permanent | 502 `DEPENDENCY_ERROR` + `upstreamStatus` |
-/// | a bug in the call machinery | 500 `INTERNAL_ERROR`, logged as error |
+/// | a bug of ours: a request that can't be made, the call machinery | 500 `INTERNAL_ERROR`, logged as error |
 impl From<&CallError<HttpError>> for Problem {
     fn from(error: &CallError<HttpError>) -> Self {
         let wait = error.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
@@ -205,6 +205,11 @@ impl From<&CallError<HttpError>> for Problem {
             CallError::TimedOut { dependency, .. } => {
                 let problem = unavailable(dependency, wait).extension("reason", "timeout");
                 problem.extension("dependency", dependency.as_ref())
+            }
+            // It never left, so the dependency gave no answer that could be to blame.
+            CallError::Failed { source: source @ HttpError::Request { .. }, .. } => {
+                observe::unexpected(source);
+                Self::internal()
             }
             CallError::Failed { dependency, source, failure, .. } => match failure.kind {
                 Kind::Transient | Kind::Unknown => {
@@ -232,9 +237,14 @@ impl From<CallError<HttpError>> for Problem {
 }
 
 /// An answer that could be received and not be used, such as [`crate::Response::json`] reports it:
-/// 502, or 503 where the same request may work later. [`CallError`] also knows the dependency.
+/// 502, or 503 where the same request may work later; 500 for a request that can't be made.
+/// [`CallError`] also knows the dependency.
 impl From<HttpError> for Problem {
     fn from(error: HttpError) -> Self {
+        if matches!(error, HttpError::Request { .. }) {
+            observe::unexpected(&error);
+            return Self::internal();
+        }
         let failure = error.classify();
         match failure.kind {
             Kind::Permanent => with_upstream(bad_gateway("a dependency"), &error),

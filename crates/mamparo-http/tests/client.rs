@@ -200,6 +200,43 @@ async fn a_dependency_that_names_its_own_dependency_is_alive() {
 }
 
 #[tokio::test]
+async fn a_dependency_that_ran_out_of_time_is_a_timeout_and_proves_nothing_to_those_in_a_hurry() {
+    let headers = "connection: close\r\ncontent-type: application/problem+json\r\n";
+    // The limit of an attempt is 5 s.
+    for (left, openings) in [(1, 0), (60, 1)] {
+        let text = "{\"code\":\"DEADLINE_EXCEEDED\"}";
+        let error = answer("503 Service Unavailable", headers, text);
+        let server = scripted(vec![Act::Answer(error)]).await;
+        let trip = Trip::Failures { failures: 3, window: Duration::from_secs(10) };
+        let breaker = BreakerConfig { trip, ..BreakerConfig::default() };
+        let client = client(server.address, dependency("orders").breaker(breaker));
+        let context = Context::default().with_budget(clock::now(), Duration::from_secs(left));
+        let error = context.scope(client.get("/").send()).await.unwrap_err();
+        let CallError::Failed { failure, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(failure.kind, Kind::Unknown, "its handler may have run");
+        assert_eq!((client.sent(), client.dependency().snapshot().openings), (3, openings));
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_in_use_is_asked_again_and_never_a_final_no() {
+    let headers = "connection: close\r\ncontent-type: application/problem+json\r\n";
+    let in_use = answer("409 Conflict", headers, "{\"code\":\"IDEMPOTENCY_KEY_IN_USE\"}");
+    let done = answer("201 Created", "connection: close\r\n", "{}");
+    let server = scripted(vec![Act::Answer(in_use.clone()), Act::Answer(done)]).await;
+    let orders = client(server.address, dependency("orders"));
+    let answered = orders.post("/v1/orders").idempotency_key("k").send().await.unwrap();
+    assert_eq!(answered.status, StatusCode::CREATED);
+
+    let server = scripted(vec![Act::Answer(in_use)]).await;
+    let orders = client(server.address, dependency("orders"));
+    let error = orders.post("/v1/orders").idempotency_key("k").send().await.unwrap_err();
+    let CallError::Failed { failure, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((failure.kind, failure.sent), (Kind::Unknown, Sent::Maybe));
+    assert!(!error.is_permanent());
+}
+
+#[tokio::test]
 async fn policies_c24_nothing_is_sent_with_ten_milliseconds_left_or_after_the_deadline() {
     let server = scripted(vec![Act::Answer(answer("200 OK", "", "{}"))]).await;
     let client = client(server.address, dependency("catalog"));

@@ -62,6 +62,9 @@ pub enum HttpError {
         status: StatusCode,
         /// When to come back, as the answer's `Retry-After` says.
         retry_after: Option<Duration>,
+        /// Was the attempt given less than half of its usual limit? Then an answer that says that
+        /// the time was up proves nothing ([`mamparo_core::call::deadline::is_verdict`]).
+        hurried: bool,
         /// What the answer's problem document said, if it was one.
         problem: Option<Box<Upstream>>,
         /// The answer itself, for a gateway that passes it on; `None` when its body broke off.
@@ -178,18 +181,30 @@ impl Classify for HttpError {
             Self::Lost { .. } | Self::BodyLost { .. } => Failure::UNKNOWN,
             // The dependency answered, and would answer the same again.
             Self::BodyTooLong { .. } | Self::Decode { .. } => Failure::PERMANENT,
-            Self::Status { status, retry_after, .. } => {
+            Self::Status { status, retry_after, hurried, .. } => {
                 let failure = failure_of_status(status.as_u16(), *retry_after);
-                // A dependency that names one of *its* dependencies as the culprit is alive. If
-                // this counted, one open circuit at the bottom would open all above it, and with
-                // them every route that never needed the bottom.
-                match self.upstream_code() {
-                    Some(codes::DEPENDENCY_UNAVAILABLE) => {
-                        Failure { health: Health::Good, ..failure }
-                    }
-                    Some(_) | None => failure,
-                }
+                self.upstream_code().map_or(failure, |code| as_said(failure, code, *hurried))
             }
         }
+    }
+}
+
+/// What the dependency's own code makes of the failure that its status stands for.
+fn as_said(failure: Failure, code: &str, hurried: bool) -> Failure {
+    let unknown = Failure { retry_after: failure.retry_after, ..Failure::UNKNOWN };
+    match code {
+        // A dependency that names one of *its* dependencies as the culprit is alive. If this
+        // counted, one open circuit at the bottom would open all above it, and with them every
+        // route that never needed the bottom.
+        codes::DEPENDENCY_UNAVAILABLE => Failure { health: Health::Good, ..failure },
+        // It gave up a moment before we would have: the same as our own timeout.
+        codes::DEADLINE_EXCEEDED => {
+            let health = if hurried { Health::Silent } else { Health::Bad };
+            Failure { health, ..unknown }
+        }
+        // The first request with this key, one of our own attempts perhaps, is still running. The
+        // same request gets its answer later; "no" would be a lie.
+        codes::IDEMPOTENCY_KEY_IN_USE => Failure { health: Health::Good, ..unknown },
+        _ => failure,
     }
 }

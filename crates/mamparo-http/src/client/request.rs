@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use mamparo_call::{Attempt, CallError, Classify, Context, Dependency, Repeatable, clock};
+use mamparo_core::call::deadline::is_verdict;
 use mamparo_core::call::pipeline::GiveUp;
 use reqwest::Url;
 use serde::Serialize;
@@ -148,8 +149,10 @@ async fn send_attempt(
     let outcome = if attempt.deadline.is_some_and(|deadline| started >= deadline) {
         Err(HttpError::TooLate)
     } else {
+        let granted = attempt.deadline.map(|deadline| attempt.started.until(deadline));
+        let hurried = !is_verdict(granted, shared.dependency.plan().attempt_timeout);
         let late = || observe::sent_after_deadline(&shared.dependency);
-        shared.transport.send(request, attempt.deadline, late).await
+        shared.transport.send(request, attempt.deadline, hurried, late).await
     };
     report.finished(&outcome);
     outcome

@@ -55,12 +55,13 @@ impl Transport {
         self.sent_after_deadline.load(Ordering::Relaxed)
     }
 
-    /// Sends `request` and reads the whole answer. Says through `late` whether the deadline had
-    /// passed when it left.
+    /// Sends `request` and reads the whole answer; a failed one is [`HttpError::Status`] with
+    /// `hurried`. Says through `late` whether the deadline had passed when it left.
     pub(super) async fn send(
         &self,
         request: reqwest::Request,
         deadline: Option<Moment>,
+        hurried: bool,
         late: impl FnOnce(),
     ) -> Result<Response, HttpError> {
         self.sent.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +88,7 @@ impl Transport {
         let retry_after = retry_after::parse(&headers, received);
         let answer = body.ok().map(|body| Box::new(Response { status, headers, body }));
         let problem = answer.as_deref().and_then(Upstream::read);
-        Err(HttpError::Status { status, retry_after, problem, answer })
+        Err(HttpError::Status { status, retry_after, hurried, problem, answer })
     }
 }
 
@@ -121,11 +122,11 @@ mod tests {
         };
         let in_time = clock::now().plus(Duration::from_secs(60));
         let mut told = false;
-        let outcome = transport.send(request(), Some(in_time), || told = true).await;
+        let outcome = transport.send(request(), Some(in_time), false, || told = true).await;
         assert!(matches!(outcome, Err(HttpError::Connect { .. })), "{outcome:?}");
         assert_eq!((transport.sent(), transport.sent_after_deadline(), told), (1, 0, false));
 
-        let outcome = transport.send(request(), Some(Moment::ORIGIN), || told = true).await;
+        let outcome = transport.send(request(), Some(Moment::ORIGIN), false, || told = true).await;
         assert!(outcome.is_err());
         assert_eq!((transport.sent(), transport.sent_after_deadline(), told), (2, 1, true));
     }

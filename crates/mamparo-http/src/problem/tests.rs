@@ -14,7 +14,7 @@ fn failed(source: HttpError) -> CallError<HttpError> {
 }
 
 fn status(status: StatusCode, retry_after: Option<Duration>) -> CallError<HttpError> {
-    failed(HttpError::Status { status, retry_after, problem: None, answer: None })
+    failed(HttpError::Status { status, retry_after, hurried: false, problem: None, answer: None })
 }
 
 fn refused(reason: Refusal, retry_after: Option<Duration>) -> CallError<HttpError> {
@@ -45,6 +45,7 @@ fn a_failed_call_becomes_an_answer_that_the_caller_understands() {
         |wait: &str| (503, codes::DEPENDENCY_UNAVAILABLE.to_owned(), Some(wait.into()), None);
     let broken = |status| (502, codes::DEPENDENCY_ERROR.to_owned(), None, Some(status));
     let late = (503, codes::DEADLINE_EXCEEDED.to_owned(), Some("1".to_owned()), None);
+    let bug = (500, codes::INTERNAL_ERROR.to_owned(), None, None);
     let decode = serde_json::from_str::<u8>("x").unwrap_err();
     for (error, expected) in [
         (refused(Refusal::CircuitOpen, Some(Duration::from_millis(28_100))), gone("29")),
@@ -60,6 +61,7 @@ fn a_failed_call_becomes_an_answer_that_the_caller_understands() {
         (status(StatusCode::INTERNAL_SERVER_ERROR, None), broken(500)),
         (status(StatusCode::NOT_FOUND, None), broken(404)),
         (status(StatusCode::FOUND, None), broken(302)),
+        (failed(HttpError::Request { what: "no slash".to_owned() }), bug),
         (failed(HttpError::Decode { status: StatusCode::OK, source: decode }), broken(200)),
     ] {
         assert_eq!(answer(&error), expected, "{error:?}");
