@@ -75,7 +75,7 @@ async fn the_same_key_is_the_same_order() {
         assert_eq!(shop.order(service, &post).await.body, first.body);
 
         // Somebody else's key of the same name is somebody else's.
-        let stranger = Post { client: "stranger", ..post.clone() };
+        let stranger = Post { client: "stranger".to_owned(), ..post.clone() };
         let theirs = shop.order(service, &stranger).await;
         assert_eq!((theirs.status, theirs.replayed()), (201, false), "{theirs:?}");
         assert_ne!(theirs.id(), first.id());
@@ -177,12 +177,12 @@ async fn one_client_in_a_hurry_is_limited_and_others_are_not() {
         assert!(answer.says_when_to_come_back() <= 60, "{answer:?}");
     }
 
-    let post = Post { client: "hurry", ..Post::new("hurry") };
+    let post = Post { client: "hurry".to_owned(), ..Post::new("hurry") };
     let limited = join_all((0..20).map(|_| shop.order("gateway", &post))).await;
     assert!(limited.iter().any(|answer| answer.status == 429), "one limit for all routes");
     // Others are served, and so is whoever asks how the gateway is.
     assert_eq!(shop.get_as("calm", "gateway", path).await.status, 200);
-    let calm = Post { client: "calm", ..Post::new("calm") };
+    let calm = Post { client: "calm".to_owned(), ..Post::new("calm") };
     assert_eq!(shop.order("gateway", &calm).await.status, 201);
     assert_eq!(shop.get_as("hurry", "gateway", "/health/ready").await.status, 200);
     shop.holds().await;

@@ -16,8 +16,7 @@ use tokio::sync::Mutex;
 static TURN: Mutex<()> = Mutex::const_new(());
 
 fn state_of_the_circuit(shop: &Shop, service: &str, dependency: &str) -> Option<u8> {
-    let text = shop.staff.telemetry().render();
-    metrics::breakers(&text).get(&(service.to_owned(), dependency.to_owned())).copied()
+    metrics::breakers(&shop.metrics()).get(&(service.to_owned(), dependency.to_owned())).copied()
 }
 
 /// Refused, honestly and in time.

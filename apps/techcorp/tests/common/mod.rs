@@ -8,12 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
 
 use std::cell::Cell;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use mamparo::call::clock;
-use mamparo::service::{Environment, telemetry};
+use mamparo::service::{Environment, Telemetry, telemetry};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, SqliteConnection};
@@ -123,7 +124,7 @@ impl Answer {
 /// A request to order. Nothing is sent that the test does not say.
 #[derive(Debug, Clone)]
 pub struct Post {
-    pub client: &'static str,
+    pub client: String,
     pub key: Option<String>,
     pub body: Value,
     pub timeout_ms: Option<&'static str>,
@@ -133,7 +134,7 @@ impl Post {
     /// One ordinary product for customer 1, with this key.
     pub fn new(key: &str) -> Self {
         let body = basket("c-1", "p-1", 1);
-        Self { client: "tester", key: Some(key.to_owned()), body, timeout_ms: None }
+        Self { client: "tester".to_owned(), key: Some(key.to_owned()), body, timeout_ms: None }
     }
 
     pub fn of(self, product: &str, quantity: u32) -> Self {
@@ -145,36 +146,70 @@ pub fn basket(customer: &str, product: &str, quantity: u32) -> Value {
     json!({ "customerId": customer, "lines": [{ "productId": product, "quantity": quantity }] })
 }
 
-/// A shop that runs.
+/// A shop that runs. Whatever its visitors can do, it can be asked to do.
 pub struct Shop {
     pub staff: Staff,
-    pub http: reqwest::Client,
-    dir: TempDir,
+    visitor: Visitor,
+    /// Removed with the shop.
+    _dir: TempDir,
+}
+
+impl std::ops::Deref for Shop {
+    type Target = Visitor;
+
+    fn deref(&self) -> &Visitor {
+        &self.visitor
+    }
 }
 
 impl Shop {
     /// Everybody at work; services in `apart` in processes of their own.
     pub async fn open(scenario: &Scenario, apart: &[&'static str]) -> Self {
-        let mut shop = Self::closed(scenario, apart);
+        let dir = tempfile::tempdir().unwrap();
+        let site = Site::lay(dir.path(), scenario, &mut clock::entropy()).unwrap();
+        let quiet = Environment { log: "off".to_owned(), ..Environment::default() };
+        let telemetry = telemetry::install(&quiet).unwrap();
+        let visitor = Visitor {
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            urls: SERVICES.map(|service| (service, site.url(service))).into(),
+            dir: dir.path().to_owned(),
+            telemetry: telemetry.clone(),
+        };
+        let staff = Staff::new(site, telemetry, PROGRAM.into(), apart.to_vec());
+        let mut shop = Self { staff, visitor, _dir: dir };
         for service in SERVICES {
             shop.staff.start(service).await.unwrap();
         }
         shop
     }
 
-    /// The place, and nobody at work yet.
-    pub fn closed(scenario: &Scenario, apart: &[&'static str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let site = Site::lay(dir.path(), scenario, &mut clock::entropy()).unwrap();
-        let quiet = Environment { log: "off".to_owned(), ..Environment::default() };
-        let telemetry = telemetry::install(&quiet).unwrap();
-        let staff = Staff::new(site, telemetry, PROGRAM.into(), apart.to_vec());
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        Self { staff, http, dir }
+    /// Somebody who goes on visiting while the staff comes and goes.
+    pub fn visitor(&self) -> Visitor {
+        self.visitor.clone()
+    }
+}
+
+/// Somebody who orders at the shop, and reads its books and metrics.
+#[derive(Clone)]
+pub struct Visitor {
+    pub http: reqwest::Client,
+    urls: BTreeMap<&'static str, String>,
+    dir: PathBuf,
+    telemetry: Telemetry,
+}
+
+impl Visitor {
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
+    pub fn url(&self, service: &str) -> &str {
+        &self.urls[service]
+    }
+
+    /// The metrics of this process.
+    pub fn metrics(&self) -> String {
+        self.telemetry.render()
     }
 
     /// Sends a request; `None` when no whole answer came.
@@ -191,15 +226,15 @@ impl Shop {
     }
 
     pub async fn get_as(&self, client: &str, service: &str, path: &str) -> Answer {
-        let request = self.http.get(format!("{}{path}", self.staff.site().url(service)));
+        let request = self.http.get(format!("{}{path}", self.url(service)));
         let answer = self.send(request.header("x-client-id", client)).await;
         answer.unwrap_or_else(|| panic!("no answer from {service}{path}"))
     }
 
     /// Orders at `service`, the gateway or orders themselves; `None` when no answer came.
     pub async fn try_order(&self, service: &str, post: &Post) -> Option<Answer> {
-        let url = format!("{}/v1/orders", self.staff.site().url(service));
-        let mut request = self.http.post(url).header("x-client-id", post.client).json(&post.body);
+        let url = format!("{}/v1/orders", self.url(service));
+        let mut request = self.http.post(url).header("x-client-id", &post.client).json(&post.body);
         if let Some(key) = &post.key {
             request = request.header("idempotency-key", key);
         }
@@ -258,22 +293,21 @@ impl Shop {
 
     /// Requests of `service` to `dependency` that left the process.
     pub fn sent(&self, service: &str, dependency: &str) -> u64 {
-        let text = self.staff.telemetry().render();
-        let all = metrics::by_dependency(&text, "mamparo_http_client_requests_total");
+        let all = metrics::by_dependency(&self.metrics(), "mamparo_http_client_requests_total");
         all.get(&(service.to_owned(), dependency.to_owned())).copied().unwrap_or(0)
     }
 
     /// Sends orders through the gateway from `buyers` clients at once, each one after the other,
-    /// until `stop`. Everything that was sent, with its answer.
-    pub async fn load(&self, buyers: u32, stop: &Cell<bool>) -> Vec<Sent> {
+    /// until `stop`; no two loads have a key in common when their names differ. Everything that was
+    /// sent, with its answer.
+    pub async fn load(&self, name: &str, buyers: u32, stop: &Cell<bool>) -> Vec<Sent> {
         let buyer = async |buyer: u32| {
             let mut sent = Vec::new();
-            let mut serial = 0;
             while !stop.get() {
-                serial += 1;
-                let key = format!("load-{buyer}-{serial}");
-                let product = format!("p-{}", serial % 20 + 1);
-                let post = Post { key: Some(key), ..Post::new("") }.of(&product, 1);
+                let serial = sent.len();
+                let post = Post::new(&format!("{name}-{serial}"));
+                let post = Post { client: format!("buyer-{buyer}"), ..post };
+                let post = post.of(&format!("p-{}", serial % 20 + 1), 1);
                 let answer = self.try_order("gateway", &post).await;
                 sent.push(Sent { post, answer });
                 pause(Duration::from_millis(30)).await;
