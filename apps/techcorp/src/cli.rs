@@ -12,14 +12,16 @@ use clap::{Args, Parser, Subcommand};
 use mamparo::call::clock;
 use mamparo::core::rng::Rng;
 use mamparo::service::config::{self, UNUSABLE};
-use mamparo::service::{Environment, Role, exit_code, run_until_signal, telemetry};
+use mamparo::service::{
+    Environment, Role, Service, Telemetry, exit_code, run_all, run_until_signal, telemetry,
+};
 use mamparo::topology::{Located, PolicyFile, Problems};
 
 use crate::demo::live::Look;
 use crate::demo::run::{Options, Screen, run};
 use crate::demo::scenario::{SCENARIOS, Scenario};
 use crate::demo::{DemoError, report::Report};
-use crate::host::StartError;
+use crate::host::{Host, StartError};
 use crate::services::answers::chain;
 use crate::shop::{self, SERVICES};
 use crate::weather::Weather;
@@ -206,22 +208,50 @@ async fn serve(policies: Vec<PolicyFile>, environment: &Environment) -> ExitCode
         Ok(telemetry) => telemetry,
         Err(error) => return fail("start logs and metrics", &error),
     };
-    let mut services = Vec::new();
-    for policy in policies {
-        match shop::build(policy, telemetry.clone(), &Weather::default()).await {
-            Ok(service) => services.push(service),
-            Err(error @ (StartError::Missing { .. } | StartError::Policies(_))) => {
-                say(&format!("fatal: {}", chain(&error)));
-                return ExitCode::from(UNUSABLE);
-            }
-            Err(error) => return fail("start the service", &error),
+    let services = match start(policies, &telemetry).await {
+        Ok(services) => services,
+        Err(error @ (StartError::Missing { .. } | StartError::Policies(_))) => {
+            say(&format!("fatal: {}", chain(&error)));
+            return ExitCode::from(UNUSABLE);
         }
-    }
+        Err(error) => {
+            let code = fail("start", &error);
+            if matches!(error, StartError::Listen { .. }) {
+                say("hint: is it running already? nothing was started");
+            }
+            return code;
+        }
+    };
     if let Some(service) = services.first() {
         let keeper = |stop| telemetry.keep(stop);
         service.tasks().spawn_essential(Role::Worker, "metrics upkeep", keeper);
     }
     exit_code(run_until_signal(services).await)
+}
+
+/// Starts all of them or none: every port is taken before the first database is opened, and what
+/// runs already when a later one fails is stopped in order.
+async fn start(
+    policies: Vec<PolicyFile>,
+    telemetry: &Telemetry,
+) -> Result<Vec<Service>, StartError> {
+    let mut hosts = Vec::new();
+    for policy in policies {
+        hosts.push(Host::open(policy, telemetry.clone()).await?);
+    }
+    let mut services = Vec::new();
+    for host in hosts {
+        match shop::wire(host, &Weather::default()).await {
+            Ok(service) => services.push(service),
+            Err(error) => {
+                if let Err(lost) = run_all(services, std::future::ready(())).await {
+                    tracing::error!(error = chain(&lost), "failed to stop what had started");
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(services)
 }
 
 async fn demo(args: &DemoArgs) -> ExitCode {

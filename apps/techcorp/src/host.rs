@@ -79,26 +79,28 @@ pub struct Host {
     policy: PolicyFile,
     service: Service,
     telemetry: Telemetry,
+    listener: TcpListener,
 }
 
 impl Host {
-    /// An empty service with this policy file.
-    #[must_use]
-    pub fn new(policy: PolicyFile, telemetry: Telemetry) -> Self {
+    /// An empty service with this policy file, on its port. The port comes before everything else:
+    /// whoever finds it taken has not touched a database or taken a message.
+    ///
+    /// # Errors
+    /// When the port can't be had.
+    pub async fn open(policy: PolicyFile, telemetry: Telemetry) -> Result<Self, StartError> {
         let service = Service::new(policy.service.name.value.clone());
-        Self { policy, service, telemetry }
+        let address = *policy.service.listen;
+        let listener = TcpListener::bind(address).await;
+        let listener = listener
+            .map_err(|source| StartError::Listen { address: address.to_string(), source })?;
+        Ok(Self { policy, service, telemetry, listener })
     }
 
     /// The policy file.
     #[must_use]
     pub fn policy(&self) -> &PolicyFile {
         &self.policy
-    }
-
-    /// The finished service.
-    #[must_use]
-    pub fn finish(self) -> Service {
-        self.service
     }
 
     /// The error for a part of the policy file that is not there.
@@ -239,17 +241,14 @@ impl Host {
         });
     }
 
-    /// Serves `router` with the standard layers, health and metrics. Where it listens.
+    /// The finished service, which serves `router` with the standard layers, health and metrics.
     ///
     /// # Errors
-    /// When the port can't be had.
-    pub async fn serve(&self, router: Router) -> Result<(), StartError> {
-        let address = *self.policy.service.listen;
-        let failed = |source| StartError::Listen { address: address.to_string(), source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
-        tracing::info!(service = self.service.name(), %local, "listening");
+    /// When the file has no request budget.
+    pub fn serve(self, router: Router) -> Result<Service, StartError> {
         let router = standard(router, self.options()?).merge(self.health());
+        let (listener, address) = (self.listener, *self.policy.service.listen);
+        tracing::info!(service = self.service.name(), %address, "listening");
         self.service.tasks().spawn_essential(
             Role::Server,
             "http",
@@ -259,7 +258,7 @@ impl Host {
                 Ok::<(), std::io::Error>(())
             },
         );
-        Ok(())
+        Ok(self.service)
     }
 
     /// The budget of the file, and the limit that all of its routes share, if they have one.

@@ -63,8 +63,8 @@ const DEPENDENCY_BUDGET: Duration = Duration::from_secs(2);
 /// How long queued mails wait when the mail server took all, or took none.
 const MAIL_PAUSE: Duration = Duration::from_millis(500);
 
-/// Builds the service that `policy` describes; it runs once the result is run. `weather` is what
-/// the demo does to its HTTP side.
+/// Builds the service that `policy` describes: its tasks work from here on, and stop when the result
+/// is run to its end. `weather` is what the demo does to its HTTP side.
 ///
 /// # Errors
 /// What is missing, wrong or taken.
@@ -73,45 +73,51 @@ pub async fn build(
     telemetry: Telemetry,
     weather: &Weather,
 ) -> Result<Service, StartError> {
-    let host = Host::new(policy, telemetry);
+    wire(Host::open(policy, telemetry).await?, weather).await
+}
+
+/// The same for a host that has its port.
+///
+/// # Errors
+/// What is missing or wrong.
+pub async fn wire(host: Host, weather: &Weather) -> Result<Service, StartError> {
     let name = host.policy().service.name.value.clone();
     match name.as_str() {
-        "gateway" => build_gateway(&host).await?,
-        "bff" => build_bff(&host).await?,
-        "orders" => build_orders(&host).await?,
-        "catalog" => build_catalog(&host, weather).await?,
-        "customers" => build_customers(&host).await?,
-        "inventory" => build_inventory(&host).await?,
-        "payments" => build_payments(&host).await?,
-        "notifications" => build_notifications(&host).await?,
+        "gateway" => build_gateway(host).await,
+        "bff" => build_bff(host).await,
+        "orders" => build_orders(host).await,
+        "catalog" => build_catalog(host, weather).await,
+        "customers" => build_customers(host).await,
+        "inventory" => build_inventory(host).await,
+        "payments" => build_payments(host).await,
+        "notifications" => build_notifications(host).await,
         "psp" => {
             let store = host.store(psp::SCHEMA).await?;
-            host.serve(weather.over(psp::router(store))).await?;
+            host.serve(weather.over(psp::router(store)))
         }
         "mail" => {
             let store = host.store(mail::SCHEMA).await?;
-            host.serve(mail::router(store)).await?;
+            host.serve(mail::router(store))
         }
-        _ => return Err(StartError::Unknown(name)),
+        _ => Err(StartError::Unknown(name)),
     }
-    Ok(host.finish())
 }
 
-async fn build_gateway(host: &Host) -> Result<(), StartError> {
+async fn build_gateway(host: Host) -> Result<Service, StartError> {
     let gateway = Gateway {
         orders: host.client("orders")?,
         bff: host.client("bff")?,
         catalog: host.client("catalog")?,
     };
-    host.serve(gateway::router(gateway)).await
+    host.serve(gateway::router(gateway))
 }
 
-async fn build_bff(host: &Host) -> Result<(), StartError> {
+async fn build_bff(host: Host) -> Result<Service, StartError> {
     let bff = Bff { orders: host.client("orders")?, catalog: host.client("catalog")? };
-    host.serve(bff::router(bff)).await
+    host.serve(bff::router(bff))
 }
 
-async fn build_catalog(host: &Host, weather: &Weather) -> Result<(), StartError> {
+async fn build_catalog(host: Host, weather: &Weather) -> Result<Service, StartError> {
     let store = host.store(catalog::SCHEMA).await?;
     let product = |shelf: &stock::Shelf| Product {
         id: shelf.product_id.clone(),
@@ -120,17 +126,17 @@ async fn build_catalog(host: &Host, weather: &Weather) -> Result<(), StartError>
     };
     let products: Vec<Product> = stock::shelves().iter().map(product).collect();
     catalog::seed(&store, &products).await?;
-    host.serve(weather.over(catalog::router(Catalog::new(store)))).await
+    host.serve(weather.over(catalog::router(Catalog::new(store))))
 }
 
-async fn build_customers(host: &Host) -> Result<(), StartError> {
+async fn build_customers(host: Host) -> Result<Service, StartError> {
     let store = host.store(customers::SCHEMA).await?;
     let all: Vec<Customer> = stock::customers().map(|(id, name)| Customer { id, name }).collect();
     customers::seed(&store, &all).await?;
-    host.serve(customers::router(store)).await
+    host.serve(customers::router(store))
 }
 
-async fn build_orders(host: &Host) -> Result<(), StartError> {
+async fn build_orders(host: Host) -> Result<Service, StartError> {
     let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
     let limits = saga.deadlines.iter().map(|state| (state.state.clone(), state.after.value));
     let deadlines = Deadlines::new(limits);
@@ -154,10 +160,10 @@ async fn build_orders(host: &Host) -> Result<(), StartError> {
         deadlines,
         dependency_budget: DEPENDENCY_BUDGET,
     };
-    host.serve(orders::http::router(orders)).await
+    host.serve(orders::http::router(orders))
 }
 
-async fn build_inventory(host: &Host) -> Result<(), StartError> {
+async fn build_inventory(host: Host) -> Result<Service, StartError> {
     let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
     let expiry = saga.reservation_expiry.as_ref();
     let expiry = **expiry.ok_or_else(|| host.missing("sagas.order.reservation_expiry"))?;
@@ -190,18 +196,18 @@ async fn build_inventory(host: &Host) -> Result<(), StartError> {
             Ok(reconciler.plan.every)
         }
     });
-    host.serve(inventory::http::router(Inventory { store, expiry })).await
+    host.serve(inventory::http::router(Inventory { store, expiry }))
 }
 
-async fn build_payments(host: &Host) -> Result<(), StartError> {
+async fn build_payments(host: Host) -> Result<Service, StartError> {
     let (store, broker) = (host.store(payments::rows::SCHEMA).await?, host.broker().await?);
     let handler = PaymentSaga { store: store.clone(), psp: Psp::new(host.client("psp")?) };
     host.consume("payments.orders", &broker, &store, handler).await?;
     host.relay(&broker, &store);
-    host.serve(axum::Router::new()).await
+    host.serve(axum::Router::new())
 }
 
-async fn build_notifications(host: &Host) -> Result<(), StartError> {
+async fn build_notifications(host: Host) -> Result<Service, StartError> {
     let (store, broker) = (host.store(notifications::SCHEMA).await?, host.broker().await?);
     host.consume("notifications.orders", &broker, &store, Mailroom).await?;
     let sender = Sender { store, mail: host.client("mail")? };
@@ -209,5 +215,5 @@ async fn build_notifications(host: &Host) -> Result<(), StartError> {
         let sender = sender.clone();
         async move { sender.round().await.map(|_| MAIL_PAUSE) }
     });
-    host.serve(axum::Router::new()).await
+    host.serve(axum::Router::new())
 }

@@ -9,6 +9,7 @@ use common::{Answer, PLAIN, Post, Shop, basket, day, until};
 use futures_util::future::join_all;
 use mamparo::call::clock;
 use mamparo::core::saga::watchdog::Watchdog;
+use mamparo::messaging::EmbeddedBroker;
 use mamparo::store::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection as _};
 use techcorp::services::orders::saga::Deadlines;
@@ -242,7 +243,9 @@ async fn lesson_w02_a_payment_that_comes_after_the_cancellation_never_revives_th
         .unwrap();
     store.commit(tx).await.unwrap();
     let watchdog = Watchdog::default();
-    let watch = OrderWatch { store: store.clone(), watchdog, deadlines: Deadlines::default() };
+    let broker = EmbeddedBroker::open_existing(&shop.staff.site().broker()).await.unwrap();
+    let deadlines = Deadlines::default();
+    let watch = OrderWatch { store: store.clone(), watchdog, deadlines, broker };
     assert_eq!(watch.cycle().await.unwrap(), 1);
     store.close().await;
     assert_eq!(state(&shop, &id).await, "CANCELLED PAYMENT_TIMEOUT");
