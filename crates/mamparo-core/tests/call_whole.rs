@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{BreakerConfig, Change, Phase, Trip};
+use mamparo_core::call::bulkhead::BulkheadConfig;
 use mamparo_core::call::pipeline::{Event, Pipeline, Policies, Refusal, Step};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::retry::Retry;
@@ -55,6 +56,41 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
     let (step, _) = tell(&mut policies, &mut call(), at(90_000), Event::Start);
     assert!(matches!(step, Step::Attempt { .. }), "the next trial: {step:?}");
+}
+
+#[test]
+fn a_budget_and_the_callers_deadline_end_a_call_whichever_is_nearer() {
+    let plan = Plan { budget: Some(Duration::from_millis(300)), ..Plan::new("catalog") };
+    for (caller, expected) in [(None, 300), (Some(900), 300), (Some(200), 200)] {
+        let mut policies = Policies::new(&plan);
+        let mut call = Pipeline::new(&plan, Repeatable::Idempotent, caller.map(at));
+        let (step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
+        assert!(matches!(step, Step::Attempt { until: Some(until), .. } if until == at(expected)));
+        assert_eq!(call.deadline(), Some(at(expected)), "{caller:?}");
+    }
+}
+
+/// The slot was on its way when the circuit opened: it must not get lost between the two.
+#[test]
+fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
+    let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
+    let plan = Plan {
+        breaker: Some(BreakerConfig { trip, ..BreakerConfig::default() }),
+        bulkhead: Some(BulkheadConfig { limit: 1, queue: 2 }),
+        ..Plan::new("catalog")
+    };
+    let mut policies = Policies::new(&plan);
+    let call = || Pipeline::new(&plan, Repeatable::Idempotent, None);
+    let (mut failing, mut granted, mut next) = (call(), call(), call());
+    tell(&mut policies, &mut failing, at(0), Event::Start);
+    tell(&mut policies, &mut granted, at(0), Event::Start);
+    let (step, _) = tell(&mut policies, &mut next, at(0), Event::Start);
+    let Step::Queue { ticket, .. } = step else { panic!("{step:?}") };
+    tell(&mut policies, &mut failing, at(0), Event::Failed(Failure::TRANSIENT));
+    let told = granted.tell(at(1), Event::CircuitOpened, &mut policies, &mut SeededRng::new(1));
+    assert_eq!(told.map(|told| told.wake), Ok(Some(ticket)));
+    tell(&mut policies, &mut next, at(1), Event::CircuitOpened);
+    assert_eq!(policies.bulkhead.map(|bulkhead| bulkhead.in_flight()), Some(0));
 }
 
 /// Makes a keyed call whose attempts end like this, and says what the whole call is known to be.

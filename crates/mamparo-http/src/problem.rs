@@ -86,7 +86,8 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::SERVICE_UNAVAILABLE).retry_after(wait)
     }
 
-    /// 503: the caller's time is up. Says nothing about a wait: the next request has its own time.
+    /// 503: the caller's time is up. `Retry-After` is the shortest there is, 1 s: the next request has
+    /// its own time.
     #[must_use]
     pub fn deadline_exceeded() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::DEADLINE_EXCEEDED)

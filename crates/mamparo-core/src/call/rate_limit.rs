@@ -22,6 +22,10 @@ pub struct RateLimitConfig {
 
 impl RateLimitConfig {
     /// `requests` a period, all of which may come at once.
+    ///
+    /// The period that follows a pause can therefore hold almost twice as many: the whole burst, and
+    /// what is refilled meanwhile. [`RateLimitConfig::with_burst`] bounds any period at
+    /// `requests + burst`.
     #[must_use]
     pub const fn new(requests: u32, per: Duration) -> Self {
         Self { requests, per, burst: requests }
