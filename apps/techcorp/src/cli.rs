@@ -1,7 +1,7 @@
 //! The command line: `techcorp all`, `techcorp SERVICE`, `techcorp demo`.
 //!
 //! Data goes to stdout and words to stderr. Exit codes: 0 clean, 1 a broken invariant or a lost
-//! task, 2 unusable input.
+//! task, 2 unusable input, 130 a demo that was interrupted.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use mamparo::call::clock;
 use mamparo::core::rng::Rng;
 use mamparo::service::config::{self, UNUSABLE};
+use mamparo::service::signal::Signals;
 use mamparo::service::{
     Environment, Role, Service, Telemetry, exit_code, run_all, run_until_signal, telemetry,
 };
@@ -284,7 +285,18 @@ async fn demo(args: &DemoArgs) -> ExitCode {
         program,
     };
     let mut screen = Terminal::new(&options);
-    let ran = run(&options, telemetry, &mut screen).await;
+    let mut signals = match Signals::listen() {
+        Ok(signals) => signals,
+        Err(error) => return fail("listen to signals", &error),
+    };
+    // Dropping the run kills the services that run apart, and returning removes the directory.
+    let ran = tokio::select! {
+        ran = run(&options, telemetry, &mut screen) => ran,
+        signal = signals.next() => {
+            say(&format!("stopped by {signal}, before the verdict"));
+            return ExitCode::from(INTERRUPTED);
+        }
+    };
     screen.finish();
     match ran {
         Ok(report) => tell(&report, args, &options.dir),
@@ -341,6 +353,9 @@ fn demo_failed(error: &DemoError) -> ExitCode {
     say("hint: MAMPARO_LOG=info shows what the services say");
     code
 }
+
+/// The exit code of a demo that a signal has ended, as shells expect it.
+const INTERRUPTED: u8 = 130;
 
 /// Columns of the live view.
 const WIDTH: usize = 80;

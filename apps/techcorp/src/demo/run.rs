@@ -21,6 +21,7 @@ use super::staff::Staff;
 use super::traffic::{Did, Seen, Shared, Traffic, percentile, with};
 use super::verdict::Verdict;
 use super::{DemoError, books, metrics, verdict};
+use crate::services::answers::chain;
 use crate::shop::SERVICES;
 
 /// How long the shop may take to come to rest after the last request.
@@ -94,7 +95,7 @@ pub async fn run(
         let ((), told) = tokio::join!(traffic.run(until), fault);
         told
     };
-    let told = view.while_working(work, &notes, screen).await??;
+    let told = view.while_working(work, &notes, screen).await?;
     let drained = view.drain(screen).await?;
     let apart_metrics = view.apart_metrics().await;
     let stops = staff.stop_all().await?;
@@ -225,27 +226,37 @@ impl View {
         Ok(Self { books, seen, telemetry, apart, start, length, marks })
     }
 
-    /// Shows the shop until `work` is done.
+    /// Shows the shop until `work` is done. Both go on side by side, so that looking never delays
+    /// the traffic that is being measured.
     async fn while_working<T>(
         &mut self,
         work: impl Future<Output = T>,
         notes: &mpsc::Receiver<String>,
         screen: &mut impl Screen,
-    ) -> Result<T, DemoError> {
-        tokio::pin!(work);
-        let mut next = clock::now().plus(LOOK);
-        loop {
-            for note in notes.try_iter() {
-                screen.note(&note);
-            }
-            tokio::select! {
-                done = &mut work => return Ok(done),
-                () = clock::sleep_until(next) => {
-                    next = clock::now().plus(LOOK);
-                    let look = self.look().await?;
-                    screen.look(&look);
+    ) -> T {
+        let done = {
+            let watching = async {
+                loop {
+                    clock::sleep_until(clock::now().plus(LOOK)).await;
+                    notes.try_iter().for_each(|note| screen.note(&note));
+                    self.show(screen).await;
                 }
+            };
+            tokio::select! {
+                done = work => done,
+                never = watching => never,
             }
+        };
+        notes.try_iter().for_each(|note| screen.note(&note));
+        done
+    }
+
+    /// Shows one look. A book that can't be read just now (somebody recovers it, say) costs a look
+    /// and not the run: only the verdict needs every book.
+    async fn show(&mut self, screen: &mut impl Screen) {
+        match self.look().await {
+            Ok(look) => screen.look(&look),
+            Err(error) => screen.note(&format!("no look this time: {}", chain(&error))),
         }
     }
 
@@ -254,19 +265,20 @@ impl View {
         let began = clock::now();
         let mut shown = began;
         loop {
-            let unrest = books::unrest(&mut self.books).await?;
+            let unrest = books::unrest(&mut self.books).await;
             let waited = clock::now().since(began);
-            if unrest.is_empty() {
-                return Ok(Some(waited));
-            }
-            if waited >= DRAIN {
-                screen.note(&format!("not at rest: {}", unrest.join(", ")));
-                return Ok(None);
+            match unrest {
+                Ok(unrest) if unrest.is_empty() => return Ok(Some(waited)),
+                Ok(unrest) if waited >= DRAIN => {
+                    screen.note(&format!("not at rest: {}", unrest.join(", ")));
+                    return Ok(None);
+                }
+                Err(error) if waited >= DRAIN => return Err(error.into()),
+                Ok(_) | Err(_) => {}
             }
             if clock::now().since(shown) >= LOOK {
                 shown = clock::now();
-                let look = self.look().await?;
-                screen.look(&look);
+                self.show(screen).await;
             }
             clock::sleep_until(clock::now().plus(Duration::from_millis(100))).await;
         }
@@ -328,4 +340,54 @@ pub async fn judge_again(dir: &Path, poisoned: u64) -> Result<Verdict, DemoError
     // Waited for, so that whoever copies or breaks the files next finds them at rest.
     books.close().await?;
     Ok(verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use mamparo::service::{Environment, telemetry};
+    use sqlx::Connection as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Keeps what it was told, and tells somebody of the first note.
+    struct Notes(Vec<String>, Option<oneshot::Sender<()>>);
+
+    impl Screen for Notes {
+        fn look(&mut self, _look: &Look) {
+            self.0.push("a look".to_owned());
+        }
+
+        fn note(&mut self, text: &str) {
+            self.0.push(text.to_owned());
+            if let Some(first) = self.1.take() {
+                first.send(()).unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_book_that_cannot_be_read_costs_a_look_and_not_the_run() {
+        let now = clock::now();
+        let mut view = View {
+            books: SqliteConnection::connect("sqlite::memory:").await.unwrap(),
+            seen: Shared::default(),
+            telemetry: telemetry::install(&Environment::default()).unwrap(),
+            apart: Vec::new(),
+            start: now,
+            length: LOOK,
+            marks: [now; 3],
+        };
+        let (note, notes) = mpsc::channel();
+        let (first, noted) = oneshot::channel();
+        let mut screen = Notes(Vec::new(), Some(first));
+        let work = async {
+            noted.await.unwrap();
+            note.send("the end".to_owned()).unwrap();
+        };
+        view.while_working(work, &notes, &mut screen).await;
+        let [first, .., last] = &screen.0[..] else { panic!("{:?}", screen.0) };
+        assert!(first.starts_with("no look this time"), "{first}");
+        assert_eq!(last, "the end", "what was said last is not lost");
+    }
 }

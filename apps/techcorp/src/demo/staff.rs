@@ -98,7 +98,8 @@ impl Staff {
     async fn start_here(&self, service: &'static str) -> Result<Place, DemoError> {
         let policy = mamparo::topology::load_one(self.site.policy(service))?;
         let weather = self.weather(service);
-        let built = shop::build(policy, self.telemetry.clone(), &weather).await;
+        // Boxed: the run that awaits this would grow by all services' wiring.
+        let built = Box::pin(shop::build(policy, self.telemetry.clone(), &weather)).await;
         let built = built.map_err(|source| DemoError::Start { service, source })?;
         let (stop, (tell, ended)) = (CancellationToken::new(), oneshot::channel());
         let stopped = stop.clone();

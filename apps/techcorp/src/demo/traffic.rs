@@ -231,7 +231,25 @@ pub fn percentile(mut took: Vec<Duration>, share: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use mamparo::call::Dependency;
+
     use super::*;
+
+    #[test]
+    fn a_seed_replays_the_traffic() {
+        let sent = |seed| {
+            let dependency = Dependency::builder("gateway").build().unwrap();
+            let mut traffic = Traffic {
+                gateway: HttpClient::new("http://127.0.0.1:9", dependency).unwrap(),
+                seen: Shared::default(),
+                rate: 10.0,
+                rng: SeededRng::new(seed),
+            };
+            (1..=200).map(|serial| format!("{:?}", traffic.intend(serial))).collect::<Vec<_>>()
+        };
+        assert_eq!(sent(7), sent(7));
+        assert_ne!(sent(7), sent(8));
+    }
 
     #[test]
     fn percentiles_are_taken_from_the_samples() {
