@@ -12,7 +12,7 @@ use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
 use mamparo::http::server::RateLimit;
 use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
 use mamparo::messaging::{
-    Broker, Consumer, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
+    Broker, Consumer, ConsumerOptions, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
 use mamparo::store::{SqliteStore, StoreError, idempotency, inbox};
@@ -172,7 +172,10 @@ impl Host {
         let section = section.ok_or_else(|| self.missing(format!("[queues.{name:?}]")))?;
         let policy = section.policy();
         broker.declare(&policy).await?;
-        let consumer = Consumer::new(broker.clone(), store.clone(), policy, handler);
+        let options =
+            ConsumerOptions { version: env!("CARGO_PKG_VERSION"), ..ConsumerOptions::default() };
+        let consumer =
+            Consumer::new(broker.clone(), store.clone(), policy, handler).with_options(options);
         let (handle, check) = (consumer.handle(), self.service.readiness().check(name));
         let tasks = self.service.tasks();
         tasks.spawn_essential(Role::Consumer, name, |stop| async move {

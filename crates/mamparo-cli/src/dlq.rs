@@ -10,6 +10,7 @@ use mamparo_messaging::dlq::{self, Outcome, Selected};
 use mamparo_messaging::{EmbeddedBroker, MessagingError};
 use serde::Serialize;
 
+use crate::actor::actor as signature;
 use crate::output::{Exit, allowed, data, failure, safe, say, table};
 
 #[derive(Debug, Subcommand)]
@@ -24,9 +25,12 @@ pub(crate) enum Verb {
         which: Which,
         #[command(flatten)]
         consent: Consent,
-        /// Who does it, for the log.
-        #[arg(long, default_value = "")]
-        actor: String,
+        /// Who does it. Default: the user's name.
+        #[arg(long, value_name = "NAME")]
+        actor: Option<String>,
+        /// Why, for whoever sees the message next.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
     },
     /// Throw dead letters away; an archived copy stays.
     Discard {
@@ -34,11 +38,11 @@ pub(crate) enum Verb {
         which: Which,
         #[command(flatten)]
         consent: Consent,
-        /// Who does it.
-        #[arg(long)]
-        actor: String,
-        /// Why.
-        #[arg(long)]
+        /// Who does it. Default: the user's name.
+        #[arg(long, value_name = "NAME")]
+        actor: Option<String>,
+        /// Why. Required.
+        #[arg(long, value_name = "TEXT")]
         reason: String,
     },
 }
@@ -135,20 +139,22 @@ pub(crate) async fn run(verb: Verb) -> Exit {
     match &verb {
         Verb::List(which) => list(which, &selected),
         Verb::Show(which) => show(which, &selected, &missing),
-        Verb::Replay { which, consent, actor } => {
+        Verb::Replay { which, consent, actor, reason } => {
             let Some(exit) = refused("replay", "Replay", &selected, consent) else {
-                let done = dlq::replay(&broker, &selected, actor).await;
+                let actor = signature(actor.clone());
+                let done = dlq::replay(&broker, &selected, &actor, reason).await;
                 return report(which, &selected, "replay", done, &missing);
             };
             worst(exit, &missing)
         }
         Verb::Discard { which, consent, actor, reason } => {
+            let actor = signature(actor.clone());
             if actor.trim().is_empty() || reason.trim().is_empty() {
                 say("error: failed to discard: --actor and --reason must not be empty");
                 return Exit::Unusable;
             }
             let Some(exit) = refused("discard", "Discard", &selected, consent) else {
-                let done = dlq::discard(&broker, &selected, actor, reason).await;
+                let done = dlq::discard(&broker, &selected, &actor, reason).await;
                 return report(which, &selected, "discard", done, &missing);
             };
             worst(exit, &missing)
@@ -167,7 +173,9 @@ async fn choose(which: &Which) -> Result<(EmbeddedBroker, Selected), MessagingEr
 }
 
 fn hint_for(error: &MessagingError) {
-    if let MessagingError::NoFile { .. } = error {
+    if let MessagingError::NoFile { .. } | MessagingError::Store { operation: "open broker", .. } =
+        error
+    {
         say("hint: the embedded broker's file is named in mamparo.toml, key service.broker");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 clean, 1 findings or something left undone, 2 unusable input.
 
+mod actor;
 mod dlq;
 mod output;
 

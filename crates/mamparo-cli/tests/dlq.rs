@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use mamparo_core::time::WallTime;
+use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Broker as _, EmbeddedBroker, QueuePolicy};
 use mamparo_store::queue::{self, QueueMessage};
 
@@ -56,8 +57,12 @@ impl Broker {
         Self { _folder: folder, path }
     }
 
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
     fn dlq(&self, verb: &str, rest: &[&str]) -> Ran {
-        let url = format!("sqlite:{}", self.path.display());
+        let url = self.url();
         let mut args = vec!["dlq", verb, "--broker", &url, "--queue", "orders.saga"];
         args.extend(rest);
         let mut ran = run(&args);
@@ -68,7 +73,8 @@ impl Broker {
 
 fn run(args: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mamparo"));
-    let output = command.args(args).stdin(Stdio::null()).output().unwrap();
+    let command = command.args(args).env("USER", "bea");
+    let output = command.stdin(Stdio::null()).output().unwrap();
     Ran {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -146,7 +152,7 @@ body         11 bytes
 #[tokio::test]
 async fn a_change_needs_yes_when_nobody_can_be_asked() {
     let broker = Broker::new().await;
-    let discard = ["--actor", "ana", "--reason", "test order"];
+    let discard = ["--reason", "test order"];
     for (verb, rest) in [("replay", &[][..]), ("discard", &discard[..])] {
         let ran = broker.dlq(verb, rest);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{verb}");
@@ -187,11 +193,28 @@ impl IntoList for &str {
 }
 
 #[tokio::test]
-async fn discard_takes_an_actor_and_a_reason() {
+async fn the_flags_of_the_design_are_enough() {
+    let broker = Broker::new().await;
+    let rest = ["--max", "1", "--filter-event", "order.created", "--reason", "mended", "--yes"];
+    for (verb, id) in [("replay", "m-1\n"), ("discard", "m-3\n")] {
+        let ran = broker.dlq(verb, &rest);
+        assert_eq!((ran.code, ran.out.as_str()), (0, id), "{}", ran.err);
+    }
+    let back = EmbeddedBroker::open(&broker.url()).await.unwrap();
+    let replayed = back.browse("orders.saga", &Filter::default()).await.unwrap();
+    assert_eq!(replayed[0].message.header("x-replayed-by"), Some("bea"), "the user's name");
+    assert_eq!(replayed[0].message.header("x-replay-reason"), Some("mended"));
+    let archive = queue::archive(back.store(), "orders.saga.dlq", 10).await.unwrap();
+    assert_eq!((archive[0].actor.as_str(), archive[0].reason.as_str()), ("bea", "mended"));
+}
+
+#[tokio::test]
+async fn discard_takes_an_actor_and_needs_a_reason() {
     let broker = Broker::new().await;
     assert_eq!(broker.dlq("discard", &["--yes"]).code, 2);
-    let empty = broker.dlq("discard", &["--yes", "--actor", " ", "--reason", "x"]);
-    assert_eq!(empty.code, 2);
+    for rest in [["--actor", " ", "--reason", "x"], ["--actor", "ana", "--reason", " "]] {
+        assert_eq!(broker.dlq("discard", &[&["--yes"], &rest[..]].concat()).code, 2);
+    }
     let rest = ["--yes", "--actor", "ana", "--reason", "test order", "--id", "m-2"];
     let ran = broker.dlq("discard", &rest);
     assert_eq!((ran.code, ran.out.as_str()), (0, "m-2\n"));
@@ -232,4 +255,73 @@ async fn a_file_that_is_not_there_is_not_made() {
     std::fs::write(&text, "no database, but a text of some length that SQLite can't read").unwrap();
     let url = format!("sqlite:{}", text.display());
     assert_eq!(run(&["dlq", "list", "--broker", &url, "--queue", "orders.saga"]).code, 2);
+}
+
+#[tokio::test]
+async fn a_database_of_somebody_else_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("photos.db");
+    // An empty file is an empty database.
+    std::fs::write(&path, "").unwrap();
+    let url = format!("sqlite:{}", path.display());
+    let ran = run(&["dlq", "list", "--broker", &url, "--queue", "orders.saga"]);
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""));
+    assert!(
+        ran.err.contains("has no tables of mamparo") && ran.err.contains("hint:"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+}
+
+/// The command dies at any point of a batch: what it had not come to lies where it lay.
+#[tokio::test]
+async fn lesson_s03_a_replay_that_is_killed_leaves_the_rest_in_place_and_in_order() {
+    const LETTERS: usize = 2_000;
+    let broker = Broker::new().await;
+    let opened = EmbeddedBroker::open(&broker.url()).await.unwrap();
+    let template = opened.browse("orders.saga.dlq", &Filter::default()).await.unwrap().remove(0);
+    let mut tx = opened.store().begin().await.unwrap();
+    let many = "WITH RECURSIVE n (i) AS (SELECT 4 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+        INSERT INTO mamparo_messages
+            (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
+        SELECT queue, 'm-' || i, kind, exchange, routing_key, 'o-' || i, since, since, headers, body
+        FROM n, mamparo_messages WHERE id = 'm-1'";
+    sqlx::query(many).bind(LETTERS as i64).execute(&mut *tx).await.unwrap();
+    let books =
+        "UPDATE mamparo_queues SET published = published + ? WHERE name = 'orders.saga.dlq'";
+    sqlx::query(books).bind((LETTERS - 3) as i64).execute(&mut *tx).await.unwrap();
+    opened.store().commit(tx).await.unwrap();
+    let everything = Filter { max: 10_000, ..Filter::default() };
+    let ids = async |queue: &str| -> Vec<String> {
+        let rows = opened.browse(queue, &everything).await.unwrap();
+        rows.into_iter().map(|stored| stored.message.id).collect()
+    };
+    let all = ids("orders.saga.dlq").await;
+    assert_eq!((all.len(), &all[0]), (LETTERS, &template.message.id));
+    let url = broker.url();
+    let replay = ["dlq", "replay", "--queue", "orders.saga", "--max", "10000", "--yes"];
+    for aborted in [true, false] {
+        let before = opened.depth("orders.saga").await.unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mamparo"));
+        command.args(replay).args(["--broker", &url]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        if aborted {
+            while opened.depth("orders.saga").await.unwrap() < before + 5 {
+                assert!(child.try_wait().unwrap().is_none(), "it is in the middle of its batch");
+            }
+            child.kill().unwrap();
+        }
+        assert_eq!(child.wait().unwrap().success(), !aborted);
+        let (back, left) = (ids("orders.saga").await, ids("orders.saga.dlq").await);
+        assert_eq!(left.is_empty(), !aborted);
+        assert_eq!(
+            [back, left].concat(),
+            all,
+            "once each, in their order, in one queue or the other"
+        );
+        let totals = queue::totals(opened.store()).await.unwrap();
+        assert!(totals.iter().all(queue::Totals::balanced), "{totals:?}");
+    }
 }

@@ -120,7 +120,11 @@ fn lesson_k03_k04_k05_broker_headers_and_addresses_are_never_copied() {
     ]);
     let retry = settle(&original, Place::InHand, history(0), &Answer::retry("503"), &policy(), NOW);
     let dead = settle(&original, Place::InHand, history(0), &Answer::dead("bad"), &policy(), NOW);
-    for copy in [copied(retry), copied(dead), headers::replayed(&original, "orders.saga", NOW)] {
+    for copy in [
+        copied(retry),
+        copied(dead),
+        headers::replayed(&original, "orders.saga", "ana", "catalog is back", NOW),
+    ] {
         for banned in headers::NEVER_COPIED {
             assert_eq!(headers::get(&copy, banned), None, "{banned}");
         }
@@ -246,13 +250,18 @@ fn lesson_s05_a_replay_starts_over_keeps_the_trace_and_says_that_it_is_one() {
         (headers::FIRST_FAILURE, "2026-11-30T08:00:00.000Z"),
         (headers::TRACEPARENT, "00-a-b-01"),
     ]);
-    let copy = headers::replayed(&dead, "orders.saga", NOW);
+    let copy = headers::replayed(&dead, "orders.saga", "ana", "catalog is back", NOW);
     assert_eq!(headers::attempts(&copy, "orders.saga").made, 0);
     assert_eq!(headers::get(&copy, headers::REPLAYED), Some("2026-11-30T08:05:09.042Z"));
     assert_eq!(headers::get(&copy, headers::TRACEPARENT), Some("00-a-b-01"));
     assert_eq!(headers::get(&copy, headers::FIRST_FAILURE), Some("2026-11-30T08:00:00.000Z"));
     assert_eq!(headers::get(&copy, headers::DEAD_REASON), None);
     assert_eq!(headers::get(&copy, "x-death"), None);
+    assert_eq!(headers::get(&copy, headers::REPLAYED_BY), Some("ana"));
+    assert_eq!(headers::get(&copy, headers::REPLAY_REASON), Some("catalog is back"));
+    let again = headers::replayed(&copy, "orders.saga", "bea", " ", NOW);
+    assert_eq!(headers::get(&again, headers::REPLAYED_BY), Some("bea"));
+    assert_eq!(headers::get(&again, headers::REPLAY_REASON), None, "an old reason is not theirs");
 }
 
 #[test]

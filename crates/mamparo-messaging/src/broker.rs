@@ -32,8 +32,8 @@ pub enum Confirm {
 pub struct Delivery {
     /// What settles it.
     pub receipt: Receipt,
-    /// It had been handed out before; a process may have died of it.
-    pub redelivered: bool,
+    /// An earlier hand-out of it was neither settled nor given back: a process may have died of it.
+    pub suspect: bool,
     /// The message.
     pub message: Message,
 }

@@ -2,8 +2,8 @@
 //!
 //! Up to `prefetch` messages are in hand; those of one key are handled one at a time and in order,
 //! and a key whose message waits for another attempt waits with it (`mamparo_core::message::order`
-//! says how far that reaches). A message that had been handed out before runs alone: if the process
-//! dies again, it is the culprit, and its neighbours are not.
+//! says how far that reaches). A message whose earlier hand-out ended without a word runs alone: if
+//! the process dies again, it is the culprit, and its neighbours are not.
 
 mod session;
 mod work;
@@ -31,12 +31,19 @@ pub struct ConsumerOptions {
     pub grace: Duration,
     /// Waits between tries to reach a lost broker. Default: base 100 ms, factor 2, cap 5 s.
     pub reconnect: Backoff,
+    /// The program's version, written on what fails: `env!("CARGO_PKG_VERSION")` say. Default:
+    /// mamparo's own.
+    pub version: &'static str,
 }
 
 impl Default for ConsumerOptions {
     fn default() -> Self {
         let (base, cap) = (Duration::from_millis(100), Duration::from_secs(5));
-        Self { grace: Duration::from_secs(10), reconnect: Backoff { base, factor: 2.0, cap } }
+        Self {
+            grace: Duration::from_secs(10),
+            reconnect: Backoff { base, factor: 2.0, cap },
+            version: concat!("mamparo ", env!("CARGO_PKG_VERSION")),
+        }
     }
 }
 
@@ -108,7 +115,7 @@ impl ConsumerHandle {
 /// A consumer of one queue.
 #[derive(Debug)]
 pub struct Consumer<B: Broker, DB: Backend, H> {
-    work: Arc<Work<B, DB, H>>,
+    work: Work<B, DB, H>,
     options: ConsumerOptions,
     health: watch::Sender<ConsumerHealth>,
 }
@@ -125,13 +132,15 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
             last_delivery: None,
             error: None,
         });
-        let work = Arc::new(Work::new(broker, store, policy, handler));
-        Self { work, options: ConsumerOptions::default(), health }
+        let options = ConsumerOptions::default();
+        let work = Work::new(broker, store, policy, handler, options.version);
+        Self { work, options, health }
     }
 
     /// This consumer with other options.
     #[must_use]
     pub fn with_options(mut self, options: ConsumerOptions) -> Self {
+        self.work.version = options.version;
         self.options = options;
         self
     }
@@ -149,30 +158,32 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
     /// A lost broker or store is no end: the consumer is not subscribed meanwhile and comes back
     /// with backoff.
     pub async fn run(self, cancel: CancellationToken) -> Summary {
+        let Self { work, options, health } = self;
+        let work = Arc::new(work);
         let mut summary = Summary::default();
-        let queue = self.work.policy.queue.as_str();
+        let queue = work.policy.queue.as_str();
         let mut failures = 0_u32;
         while !cancel.is_cancelled() {
             let was = summary.done;
-            let error = match Session::open(&self.work, self.options, &self.health).await {
+            let error = match Session::open(&work, options, &health).await {
                 Ok(mut session) => session.run(&cancel, &mut summary).await,
                 Err(error) => Err(error),
             };
-            self.health.send_modify(|health| health.subscribed = false);
+            health.send_modify(|health| health.subscribed = false);
             let Err(error) = error else { break };
             // Work that got done shows that this is a new failure, not the old one going on.
             failures = if summary.done > was { 1 } else { failures.saturating_add(1) };
             summary.reconnects = summary.reconnects.saturating_add(1);
             observe::disconnected(queue, &error, failures);
-            self.health.send_modify(|health| health.error = Some(crate::error::chain(&error)));
-            let wait = self.options.reconnect.delay(failures, &mut clock::entropy());
+            health.send_modify(|health| health.error = Some(crate::error::chain(&error)));
+            let wait = options.reconnect.delay(failures, &mut clock::entropy());
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = clock::sleep_until(clock::now().plus(wait)) => {}
             }
         }
         observe::subscribed(queue, false);
-        self.health.send_modify(|health| health.stopped = true);
+        health.send_modify(|health| health.stopped = true);
         summary
     }
 }

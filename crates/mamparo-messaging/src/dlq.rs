@@ -55,7 +55,7 @@ pub async fn select<B: Broker>(
 }
 
 /// Puts the selected messages back into their main queue: attempts start over, the trace stays, and
-/// `x-replayed` says when. Each is in the main queue before it leaves the dead letters.
+/// headers say when, by whom and why (`reason` may be empty). Each is in the main queue before it leaves the dead letters.
 ///
 /// # Errors
 /// What the broker said; messages before the failure have been moved, the rest lie where they lay.
@@ -63,13 +63,15 @@ pub async fn replay<B: Broker>(
     broker: &B,
     selected: &Selected,
     actor: &str,
+    reason: &str,
 ) -> Result<Outcome, MessagingError> {
     let mut outcome = Outcome::default();
+    let queue = selected.queue.as_str();
     for stored in &selected.messages {
-        let id = stored.message.id.clone();
-        let copy = headers::replayed(&stored.message.headers, &selected.queue, clock::wall());
-        if broker.move_to(stored, &selected.queue, &copy).await? {
-            observe::operated(&selected.queue, "replay", &id, actor, "");
+        let (id, now) = (stored.message.id.clone(), clock::wall());
+        let copy = headers::replayed(&stored.message.headers, queue, actor, reason, now);
+        if broker.move_to(stored, queue, &copy).await? {
+            observe::operated(queue, "replay", &id, actor, reason);
             outcome.done.push(id);
         } else {
             outcome.left.push(id);

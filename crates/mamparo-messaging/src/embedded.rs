@@ -77,18 +77,22 @@ impl EmbeddedBroker {
         Ok(Self::new(store, EmbeddedOptions::default()))
     }
 
-    /// Opens the broker at `address` if its file is there. For tools, which must not create a
-    /// broker by a typing error.
+    /// Opens the broker at `address` if its file is there and mamparo's. For tools, which must not
+    /// create a broker by a typing error, nor turn another program's database into one.
     ///
     /// # Errors
     /// [`MessagingError::NoFile`], and as [`open`](Self::open).
     pub async fn open_existing(address: &str) -> Result<Self, MessagingError> {
-        match BrokerAddress::parse(address)?.path() {
-            Some(path) if !path.is_file() => {
-                Err(MessagingError::NoFile { path: path.display().to_string() })
-            }
-            _ => Self::open(address).await,
+        let address = BrokerAddress::parse(address)?;
+        if let Some(path) = address.path()
+            && !path.is_file()
+        {
+            return Err(MessagingError::NoFile { path: path.display().to_string() });
         }
+        let store = SqliteStore::open_existing(&address.to_string())
+            .await
+            .map_err(MessagingError::store("open broker"))?;
+        Ok(Self::new(store, EmbeddedOptions::default()))
     }
 
     /// A broker on an open store.
@@ -285,14 +289,14 @@ impl Subscription for EmbeddedSubscription {
         let shared = &self.broker.shared;
         // Read before the look: a publish during it makes the next `ready` complete at once.
         self.seen.store(*shared.published.borrow(), Ordering::Release);
-        let (lease, now) = (shared.options.lease, clock::wall());
-        let leased = queue::lease(&shared.store, &self.queue, &self.owner, max, lease, now)
+        let lease = shared.options.lease;
+        let leased = queue::lease(&shared.store, &self.queue, &self.owner, max, lease, clock::wall)
             .await
             .map_err(MessagingError::store("take messages"))?;
         self.plan(leased.len(), max);
         let delivery = |row: queue::Leased| Delivery {
             receipt: Receipt { tag: row.row, epoch: row.epoch },
-            redelivered: row.redelivered,
+            suspect: row.suspect,
             message: row.message.into(),
         };
         Ok(leased.into_iter().map(delivery).collect())
@@ -304,7 +308,7 @@ impl Subscription for EmbeddedSubscription {
 
     async fn renew(&self) -> Result<(), MessagingError> {
         let shared = &self.broker.shared;
-        queue::renew(&shared.store, &self.owner, shared.options.lease, clock::wall())
+        queue::renew(&shared.store, &self.owner, shared.options.lease, clock::wall)
             .await
             .map_err(MessagingError::store("renew leases"))?;
         Ok(())

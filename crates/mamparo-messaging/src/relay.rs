@@ -15,7 +15,7 @@ use mamparo_core::message::relay::{Decision, Policy, Published};
 use mamparo_core::message::topology::EVENTS;
 use mamparo_core::time::{Moment, WallTime};
 use mamparo_store::outbox::{self, Claimed};
-use mamparo_store::{Backend, Store};
+use mamparo_store::{Backend, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Broker, Confirm, Message, MessagingError, observe};
@@ -61,6 +61,9 @@ pub struct RelaySummary {
 
 /// How often the gauges are refreshed and old rows forgotten.
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// Most rows that are forgotten at once, so that the writer is soon free again.
+const FORGET_MAX: u32 = 1_000;
 
 /// Waits between tries when the store itself fails: base 100 ms, factor 2, cap 5 s.
 const STORE_BACKOFF: Backoff =
@@ -126,18 +129,23 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
     async fn cycle(&mut self) -> Result<usize, MessagingError> {
         self.keep_house().await?;
         let batch = self.options.batch.clamp(1, BATCH_MAX);
-        let (lease, now) = (self.options.lease, clock::wall());
-        let claimed = outbox::claim(&self.store, &self.owner, batch, lease, now)
-            .await
-            .map_err(MessagingError::store("claim outbox rows"))?;
+        let claimed =
+            outbox::claim(&self.store, &self.owner, batch, self.options.lease, clock::wall)
+                .await
+                .map_err(MessagingError::store("claim outbox rows"))?;
         let count = claimed.len();
         let (broker, exchange) = (self.broker.clone(), self.options.exchange.clone());
         let mut flights: FuturesUnordered<_> =
             claimed.into_iter().map(|row| publish(&broker, &exchange, row)).collect();
         let mut confirmed = Vec::with_capacity(count);
+        // One row that can't be postponed must not keep the confirmed ones from being recorded: they
+        // would all be published again.
+        let mut failed = None;
         while let Some(flight) = flights.next().await {
-            if let Some(row) = self.land(flight).await? {
-                confirmed.push(row);
+            match self.land(flight).await {
+                Ok(Some(row)) => confirmed.push(row),
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
             }
         }
         if !confirmed.is_empty() {
@@ -148,7 +156,7 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
                 .map_err(MessagingError::store("record confirmed events"))?;
             self.summary.confirmed = self.summary.confirmed.saturating_add(done);
         }
-        Ok(count)
+        failed.map_or(Ok(count), Err)
     }
 
     /// Decides on one published row; the row's number when it is confirmed.
@@ -170,10 +178,11 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
                 let (exchange, message) = (&self.options.exchange, &flight.message);
                 observe::postponed(exchange, message, &said, tries, alarm);
                 self.summary.postponed = self.summary.postponed.saturating_add(1);
-                outbox::postpone(&self.store, &self.owner, flight.row, due, &said)
-                    .await
-                    .map_err(MessagingError::store("postpone an event"))?;
-                Ok(None)
+                match outbox::postpone(&self.store, &self.owner, flight.row, due, &said).await {
+                    // Its lease ran out meanwhile: whoever holds it now decides.
+                    Ok(()) | Err(StoreError::Fenced { .. }) => Ok(None),
+                    Err(error) => Err(MessagingError::store("postpone an event")(error)),
+                }
             }
         }
     }
@@ -182,11 +191,14 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
         if clock::now() < self.housekeeping {
             return Ok(());
         }
-        self.housekeeping = clock::now().plus(HOUSEKEEPING);
         let now: WallTime = clock::wall();
-        outbox::forget(&self.store, now.minus(self.options.keep), BATCH_MAX * 10)
+        let forgotten = outbox::forget(&self.store, now.minus(self.options.keep), FORGET_MAX)
             .await
             .map_err(MessagingError::store("forget old outbox rows"))?;
+        // A full batch means that there is more: forgetting must keep up with what comes in.
+        if forgotten < u64::from(FORGET_MAX) {
+            self.housekeeping = clock::now().plus(HOUSEKEEPING);
+        }
         let stats =
             outbox::stats(&self.store).await.map_err(MessagingError::store("count outbox rows"))?;
         observe::outbox(stats, stats.oldest.map_or(Duration::ZERO, |oldest| now.since(oldest)));

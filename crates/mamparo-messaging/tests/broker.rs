@@ -19,7 +19,7 @@ async fn messages_c13_settling_an_older_hand_out_changes_nothing() {
     let (dead, alive) =
         (shop.broker.consume(QUEUE).await.unwrap(), shop.broker.consume(QUEUE).await.unwrap());
     let old = dead.take(10).await.unwrap().remove(0);
-    assert!(!old.redelivered);
+    assert!(!old.suspect);
     assert!(alive.take(10).await.unwrap().is_empty(), "leased to somebody");
     // The first owner never renews: its lease ends, and the message comes back.
     let taken = std::cell::RefCell::new(Vec::new());
@@ -30,7 +30,7 @@ async fn messages_c13_settling_an_older_hand_out_changes_nothing() {
     })
     .await;
     let new = taken.into_inner().remove(0);
-    assert!(new.redelivered && new.receipt.epoch > old.receipt.epoch);
+    assert!(new.suspect && new.receipt.epoch > old.receipt.epoch);
     assert_eq!(dead.ack(old.receipt).await.unwrap(), Settled::Stale);
     assert_eq!(dead.give_back(old.receipt, Duration::ZERO).await.unwrap(), Settled::Stale);
     assert_eq!(shop.depth("").await, 1);

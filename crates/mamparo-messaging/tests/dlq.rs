@@ -45,7 +45,7 @@ async fn lesson_s01_s02_a_filter_goes_by_type_and_never_meets_the_same_head_twic
     let paid = Filter { kind: Some("order.paid".to_owned()), ..Filter::default() };
     let selected = dlq::select(&shop.broker, QUEUE, &paid).await.unwrap();
     assert_eq!((selected.messages.len(), selected.total), (5, 10));
-    let outcome = dlq::replay(&shop.broker, &selected, "ana").await.unwrap();
+    let outcome = dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap();
     let expected = ids(all.into_iter().filter(|message| message.kind == "order.paid"));
     assert_eq!(outcome.done, expected, "oldest first");
     assert_eq!((shop.depth("").await, shop.depth(".dlq").await), (5, 5));
@@ -59,12 +59,12 @@ async fn lesson_s03_poison_that_comes_back_is_not_moved_again_in_the_same_batch(
     let running = shop.consume(policy(), &script);
     running.handle.wait_for(|health| health.subscribed).await;
     let selected = dlq::select(&shop.broker, QUEUE, &Filter::default()).await.unwrap();
-    let outcome = dlq::replay(&shop.broker, &selected, "ana").await.unwrap();
+    let outcome = dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap();
     assert_eq!((outcome.done.len(), outcome.left.len()), (20, 0));
     until("all dead again", async || shop.depth(".dlq").await == 20).await;
     assert_eq!(script.seen().len(), 20, "each once");
     // The frozen selection is spent: what lies there now are other places in the queue.
-    let again = dlq::replay(&shop.broker, &selected, "ana").await.unwrap();
+    let again = dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap();
     assert_eq!((again.done.len(), again.left.len()), (0, 20));
     running.stop().await;
 }
@@ -74,7 +74,7 @@ async fn lesson_s04_s05_messages_c39_a_replay_is_one_copy_that_starts_over() {
     let shop = shop().await;
     let sent = dead(&shop, &["order.created"], 1).await.remove(0);
     let selected = dlq::select(&shop.broker, QUEUE, &Filter::default()).await.unwrap();
-    dlq::replay(&shop.broker, &selected, "ana").await.unwrap();
+    dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap();
     assert_eq!((shop.depth("").await, shop.depth(".dlq").await), (1, 0));
     let back = shop.broker.browse(QUEUE, &Filter::default()).await.unwrap().remove(0).message;
     assert_eq!((&back.id, &back.kind, &back.body), (&sent.id, &sent.kind, &sent.body));
@@ -94,7 +94,7 @@ async fn lesson_s04_a_replay_into_a_queue_that_is_gone_loses_nothing() {
     dead(&shop, &["order.created"], 3).await;
     let selected = dlq::select(&shop.broker, QUEUE, &Filter::default()).await.unwrap();
     shop.meddle("DELETE FROM mamparo_queues WHERE name = 'orders.saga'").await;
-    dlq::replay(&shop.broker, &selected, "ana").await.unwrap_err();
+    dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap_err();
     assert_eq!(shop.depth(".dlq").await, 3);
 }
 

@@ -1,11 +1,38 @@
 //! A row written before the handler runs, so that a message that kills the process is known.
+//!
+//! A start without an end convicts a message only when its owner is dead. The owner is an opening of
+//! the store: a start of this very opening was cut off, because the process lives, and a start that
+//! another one keeps renewing is a copy of the same message in other hands.
+
+use std::time::Duration;
 
 use mamparo_core::time::WallTime;
 
-use crate::{Backend, Store, StoreError, Transaction};
+use crate::{Backend, Now, Store, StoreError, Transaction};
 
-/// Records that `consumer` starts on `message_id`; answers how many earlier starts never ended
-/// (the process died in them).
+/// One handler's run on one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt<'a> {
+    /// Whose handler.
+    pub consumer: &'a str,
+    /// The message.
+    pub message_id: &'a str,
+    /// The opening of the store that runs it.
+    pub owner: &'a str,
+}
+
+impl<'a> Attempt<'a> {
+    /// The run of `consumer` on `message_id` in this process.
+    #[must_use]
+    pub fn of<DB: Backend>(store: &'a Store<DB>, consumer: &'a str, message_id: &'a str) -> Self {
+        Self { consumer, message_id, owner: store.opening() }
+    }
+}
+
+/// Records that `consumer` starts on `message_id`; answers how many other owners died in it.
+///
+/// The owner counts as alive for `alive`; [`renew`] it more often than that. No longer than the
+/// message's own lease, or the message comes back before its owner is known to be dead.
 ///
 /// # Errors
 /// What the database said.
@@ -13,14 +40,33 @@ pub async fn started<DB: Backend>(
     store: &Store<DB>,
     consumer: &str,
     message_id: &str,
-    now: WallTime,
+    alive: Duration,
+    now: impl Now,
 ) -> Result<u32, StoreError> {
     let mut conn = store.write_connection("record an attempt").await?;
-    let earlier = DB::start_attempt(&mut conn, consumer, message_id, now).await;
-    earlier.map_err(StoreError::during("record an attempt"))
+    let (attempt, now) = (Attempt::of(store, consumer, message_id), now.now());
+    let crashes = DB::start_attempt(&mut conn, attempt, now.plus(alive), now).await;
+    crashes.map_err(StoreError::during("record an attempt"))
 }
 
-/// Records that the handler came to an end, whatever it said.
+/// Says that everything that this store's `consumer` has started still runs.
+///
+/// # Errors
+/// What the database said.
+pub async fn renew<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    alive: Duration,
+    now: impl Now,
+) -> Result<(), StoreError> {
+    let mut conn = store.write_connection("renew attempts").await?;
+    let until = now.now().plus(alive);
+    let renewed = DB::renew_attempts(&mut conn, consumer, store.opening(), until).await;
+    renewed.map_err(StoreError::during("renew attempts"))
+}
+
+/// Records that the handler came to an end, whatever it said. That clears the deaths of others, too:
+/// the message did not kill this one.
 ///
 /// # Errors
 /// What the database said.
@@ -28,9 +74,10 @@ pub async fn ended<DB: Backend>(
     store: &Store<DB>,
     consumer: &str,
     message_id: &str,
+    now: WallTime,
 ) -> Result<(), StoreError> {
     let mut conn = store.write_connection("end an attempt").await?;
-    let ended = DB::end_attempt(&mut conn, consumer, message_id).await;
+    let ended = DB::end_attempt(&mut conn, Attempt::of(store, consumer, message_id), now).await;
     ended.map_err(StoreError::during("end an attempt"))
 }
 
@@ -41,9 +88,9 @@ pub async fn ended<DB: Backend>(
 /// What the database said.
 pub async fn ended_in<DB: Backend>(
     tx: &mut Transaction<'_, DB>,
-    consumer: &str,
-    message_id: &str,
+    attempt: Attempt<'_>,
+    now: WallTime,
 ) -> Result<(), StoreError> {
-    let ended = DB::end_attempt(&mut **tx, consumer, message_id).await;
+    let ended = DB::end_attempt(&mut **tx, attempt, now).await;
     ended.map_err(StoreError::during("end an attempt"))
 }

@@ -9,6 +9,7 @@ use mamparo_core::message::idempotency::Record;
 use mamparo_core::time::WallTime;
 use sqlx::Result;
 
+use crate::attempts::Attempt;
 use crate::idempotency::StoredResponse;
 use crate::outbox::{Claimed, Event, Listed as ListedEvent, OutboxStats};
 use crate::queue::{Archived, Leased, Listed, QueueMessage, QueueSpec, Selection, Totals};
@@ -130,19 +131,27 @@ pub trait Backend: sqlx::Database + sealed::Sealed {
         max: u32,
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Counts a start; how many there were before.
+    /// Writes a start; how many other owners' starts are no longer alive.
     fn start_attempt(
         conn: &mut Self::Connection,
-        consumer: &str,
-        message_id: &str,
+        attempt: Attempt<'_>,
+        alive_until: WallTime,
         now: WallTime,
     ) -> impl Future<Output = Result<u32>> + Send;
 
-    /// Forgets the starts.
-    fn end_attempt(
+    /// Puts off when the starts of `owner` count as dead.
+    fn renew_attempts(
         conn: &mut Self::Connection,
         consumer: &str,
-        message_id: &str,
+        owner: &str,
+        alive_until: WallTime,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Forgets the owner's start and those of the dead.
+    fn end_attempt(
+        conn: &mut Self::Connection,
+        attempt: Attempt<'_>,
+        now: WallTime,
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Reads an idempotency key's record and keeps others from changing it until the transaction ends.

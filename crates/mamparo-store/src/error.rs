@@ -16,6 +16,12 @@ pub enum StoreError {
         /// What was given.
         address: String,
     },
+    /// There is a database at the address, but mamparo has never been there.
+    #[error("open store: the database at {address:?} has no tables of mamparo")]
+    Foreign {
+        /// What was given.
+        address: String,
+    },
     /// The database at the address could not be opened.
     #[error("open store at {address:?}")]
     Open {

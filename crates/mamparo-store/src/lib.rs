@@ -39,13 +39,13 @@
 //! | table | a row is | columns |
 //! |---|---|---|
 //! | `mamparo_schema` | a migration that ran | `version` |
-//! | `mamparo_outbox` | an event that leaves, or has left | `seq` (order of commits), `id`, `kind`, `key`, `enqueued_at`, `due_at`, `tries`, `owner`, `lease_until`, `confirmed_at` (NULL: pending), `error` (the last one), `headers`, `body` |
+//! | `mamparo_outbox` | an event that leaves, or has left | `seq` (order of commits), `id`, `kind`, `key`, `enqueued_at`, `due_at`, `tries`, `owner`, `lease_until`, `confirmed_at` (NULL: pending), `head` (1: no pending row of its key before it), `error` (the last one), `headers`, `body` |
 //! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
-//! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `starts` (without an end), `started_at` |
+//! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `owner` (an opening of the store), `started_at`, `alive_until` (dead after that, unless renewed) |
 //! | `mamparo_idempotency` | a key of a caller | `caller`, `key`, `fingerprint`, `epoch`, `phase` (`running`, `released`, `completed`), `lease_until`, `keep_until`, `completed_at`, `status`, `headers` (array of pairs), `body` |
 //! | `mamparo_queues` | a queue and its books | `name`, `message_ttl` (ms), `dead_letter_to`, `published`, `moved_in`, `moved_out`, `acked`, `archived` |
 //! | `mamparo_bindings` | a route | `exchange`, `pattern`, `queue` |
-//! | `mamparo_messages` | a message in a queue | `seq` (its place), `queue`, `id`, `kind`, `exchange`, `routing_key`, `key`, `since`, `visible_at`, `epoch`, `owner`, `lease_until`, `headers`, `body` |
+//! | `mamparo_messages` | a message in a queue | `seq` (its place), `queue`, `id`, `kind`, `exchange`, `routing_key`, `key`, `since`, `visible_at`, `epoch`, `losses` (hand-outs that ran out), `owner`, `lease_until`, `headers`, `body` |
 //! | `mamparo_archive` | a message that somebody discarded | as above, and `archived_at`, `actor`, `reason` |
 //!
 //! For every queue, `published + moved_in = moved_out + acked + archived + messages in it`

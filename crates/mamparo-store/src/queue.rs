@@ -37,8 +37,8 @@ pub struct Leased {
     pub row: i64,
     /// Grows with each hand-out; an acknowledgement of an older one changes nothing.
     pub epoch: i64,
-    /// Was it handed out before?
-    pub redelivered: bool,
+    /// An earlier hand-out ran out, neither settled nor given back: its owner may have died of it.
+    pub suspect: bool,
     /// The message.
     pub message: QueueMessage,
 }

@@ -29,6 +29,7 @@ pub struct Store<DB: Backend> {
     writer: Pool<DB>,
     reader: Pool<DB>,
     committed: Arc<watch::Sender<u64>>,
+    opening: Arc<str>,
 }
 
 /// Wakes a relay when a transaction may have brought new outbox rows.
@@ -76,10 +77,11 @@ impl Store<Sqlite> {
     }
 
     /// Opens the database at `address`, which must exist: nothing is created, so that a mistyped
-    /// path is an error and not an empty database.
+    /// path is an error and not an empty database. A database of somebody else is left untouched.
     ///
     /// # Errors
-    /// [`StoreError::Missing`] when there is no such file, else as [`Store::open`].
+    /// [`StoreError::Missing`] when there is no such file, [`StoreError::Foreign`] when it is none of
+    /// mamparo's, else as [`Store::open`].
     pub async fn open_existing(address: &str) -> Result<Self, StoreError> {
         let (writer, reader) = sqlite::open(address, false).await?;
         Ok(Self::of(writer, reader))
@@ -88,7 +90,8 @@ impl Store<Sqlite> {
 
 impl<DB: Backend> Store<DB> {
     fn of(writer: Pool<DB>, reader: Pool<DB>) -> Self {
-        Self { writer, reader, committed: Arc::new(watch::Sender::new(0)) }
+        let opening = uuid::Uuid::now_v7().to_string().into();
+        Self { writer, reader, committed: Arc::new(watch::Sender::new(0)), opening }
     }
 
     /// Begins a writing transaction (`BEGIN IMMEDIATE` on SQLite); waits its turn for the writer.
@@ -127,6 +130,13 @@ impl<DB: Backend> Store<DB> {
         let mut tx = self.begin().await?;
         DB::run_script(&mut tx, sql).await.map_err(StoreError::during("apply the schema"))?;
         tx.commit().await.map_err(StoreError::during("apply the schema"))
+    }
+
+    /// Names this opening of the database. Clones share it; unlike a host or a process number it
+    /// never comes again.
+    #[must_use]
+    pub fn opening(&self) -> &str {
+        &self.opening
     }
 
     /// Connections for reading only.
@@ -173,6 +183,7 @@ impl<DB: Backend> Clone for Store<DB> {
             writer: self.writer.clone(),
             reader: self.reader.clone(),
             committed: Arc::clone(&self.committed),
+            opening: Arc::clone(&self.opening),
         }
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use common::{File, LEASE, at};
 use mamparo_core::time::WallTime;
+use mamparo_store::attempts::{self, Attempt};
 use mamparo_store::idempotency::{self, Claim, ClaimToken, StoredResponse};
 use mamparo_store::inbox::{self, Seen};
-use mamparo_store::{SqliteStore, StoreError, attempts};
+use mamparo_store::{SqliteStore, StoreError};
 
 const RETENTION: Duration = Duration::from_secs(86_400);
 
@@ -90,19 +91,46 @@ async fn lesson_k18_two_consumers_of_one_message_are_never_both_first() {
     assert_eq!(effects, 20);
 }
 
+async fn start(store: &SqliteStore, id: &str, seconds: u64) -> u32 {
+    attempts::started(store, "orders", id, LEASE, at(seconds)).await.unwrap()
+}
+
 #[tokio::test]
-async fn messages_c08_starts_that_never_ended_are_counted_per_message() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
-    for earlier in 0..3 {
-        assert_eq!(attempts::started(&store, "orders", "poison", at(0)).await.unwrap(), earlier);
+async fn messages_c08_owners_that_died_in_a_message_are_counted_until_one_survives_it() {
+    let file = File::new();
+    for (earlier, seconds) in (0..3).zip([0, 20, 40]) {
+        let process = file.open().await;
+        assert_eq!(start(&process, "poison", seconds).await, earlier);
+        assert_eq!(start(&process, "innocent", seconds).await, 0);
+        attempts::ended(&process, "orders", "innocent", at(seconds)).await.unwrap();
+        process.close().await;
     }
-    assert_eq!(attempts::started(&store, "orders", "innocent", at(0)).await.unwrap(), 0);
-    attempts::ended(&store, "orders", "innocent").await.unwrap();
-    assert_eq!(attempts::started(&store, "orders", "innocent", at(1)).await.unwrap(), 0);
-    let mut tx = store.begin().await.unwrap();
-    attempts::ended_in(&mut tx, "orders", "poison").await.unwrap();
+    let survivor = file.open().await;
+    assert_eq!(start(&survivor, "poison", 60).await, 3);
+    let mut tx = survivor.begin().await.unwrap();
+    let attempt = Attempt::of(&survivor, "orders", "poison");
+    attempts::ended_in(&mut tx, attempt, at(60)).await.unwrap();
     drop(tx);
-    assert_eq!(attempts::started(&store, "orders", "poison", at(0)).await.unwrap(), 3);
+    assert_eq!(start(&survivor, "poison", 60).await, 3, "the end was rolled back");
+    attempts::ended(&survivor, "orders", "poison", at(60)).await.unwrap();
+    assert_eq!(start(&file.open().await, "poison", 80).await, 0);
+}
+
+#[tokio::test]
+async fn messages_c08_copies_in_other_hands_and_starts_that_were_cut_off_are_no_deaths() {
+    let file = File::new();
+    let replicas = [file.open().await, file.open().await, file.open().await, file.open().await];
+    for replica in &replicas {
+        assert_eq!(start(replica, "twin", 0).await, 0, "the others are alive");
+    }
+    // Dropped handlers leave their start behind; the process that says so lives.
+    for seconds in [20, 40, 60] {
+        assert_eq!(start(&replicas[0], "cut off", seconds).await, 0);
+    }
+    attempts::renew(&replicas[1], "orders", LEASE, at(9)).await.unwrap();
+    assert_eq!(start(&replicas[0], "twin", 10).await, 2, "one of three was renewed");
+    attempts::ended(&replicas[0], "orders", "twin", at(10)).await.unwrap();
+    assert_eq!(start(&replicas[3], "twin", 19).await, 1, "the renewed one has stopped since");
 }
 
 #[tokio::test]

@@ -27,6 +27,27 @@ async fn addresses_of_other_kinds_and_missing_files_are_errors() {
 }
 
 #[tokio::test]
+async fn a_database_of_somebody_else_is_left_as_it_is() {
+    let file = File::new();
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file.path());
+    let mut conn = options.create_if_missing(true).connect().await.unwrap();
+    sqlx::raw_sql("CREATE TABLE photos (id)").execute(&mut conn).await.unwrap();
+    sqlx::Connection::close(conn).await.unwrap();
+    let before = std::fs::read(file.path()).unwrap();
+    let foreign = SqliteStore::open_existing(&file.address()).await.unwrap_err();
+    assert!(matches!(foreign, StoreError::Foreign { .. }), "{foreign}");
+    assert_eq!(std::fs::read(file.path()).unwrap(), before);
+    std::fs::write(file.path(), "").unwrap();
+    let empty = SqliteStore::open_existing(&file.address()).await.unwrap_err();
+    assert!(matches!(empty, StoreError::Foreign { .. }), "{empty}");
+    assert_eq!(std::fs::read(file.path()).unwrap(), b"");
+    // A user's own database is where a service's store belongs.
+    std::fs::write(file.path(), before).unwrap();
+    SqliteStore::open(&file.address()).await.unwrap().close().await;
+    SqliteStore::open_existing(&file.address()).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_file_is_opened_for_durability() {
     let file = File::new();
     let store = file.open().await;
@@ -133,7 +154,7 @@ fn futures_are_send_in_generic_code() {
         outbox::enqueue(&mut tx, &outbox::Event::new("k", "k", Vec::new()), at(0)).await?;
         store.commit(tx).await?;
         outbox::claim(&store, "o", 1, common::LEASE, at(0)).await?;
-        attempts::started(&store, "c", "m", at(0)).await?;
+        attempts::started(&store, "c", "m", common::LEASE, || at(0)).await?;
         let lease = common::LEASE;
         idempotency::claim(&store, "c", "k", "f", lease, lease, || at(0)).await?;
         rows::lease(&store, "q", "o", 1, lease, || at(0)).await?;

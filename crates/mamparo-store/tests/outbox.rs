@@ -222,6 +222,20 @@ async fn confirmed_rows_are_forgotten_and_pending_ones_never() {
 }
 
 #[tokio::test]
+async fn a_row_that_is_deleted_by_hand_frees_its_key() {
+    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+    enqueue(&store, &[event("a1", "a"), event("a2", "a"), event("a3", "a")]).await;
+    store.apply("DELETE FROM mamparo_outbox WHERE id = 'a1'").await.unwrap();
+    let claimed = outbox::claim(&store, "r", 10, LEASE, at(0)).await.unwrap();
+    assert_eq!(ids(&claimed), ["a2"]);
+    store.apply("DELETE FROM mamparo_outbox WHERE id = 'a3'").await.unwrap();
+    assert_eq!(confirm(&store, "r", &claimed).await, 1);
+    assert_eq!(outbox::stats(&store).await.unwrap().pending, 0);
+    enqueue(&store, &[event("a4", "a")]).await;
+    assert_eq!(ids(&outbox::claim(&store, "r", 10, LEASE, at(0)).await.unwrap()), ["a4"]);
+}
+
+#[tokio::test]
 async fn numbers_grow_with_commits_and_are_never_used_again() {
     let store = SqliteStore::open("sqlite::memory:").await.unwrap();
     let mut rows = BTreeSet::new();

@@ -55,6 +55,8 @@ struct Held {
     since: WallTime,
     visible: WallTime,
     epoch: i64,
+    /// A lease on it ran out.
+    suspect: bool,
     lease: Option<(usize, WallTime)>,
     /// The row, once a lease has told it.
     row: Option<i64>,
@@ -62,7 +64,16 @@ struct Held {
 
 impl Held {
     fn new(id: String, queue: usize, now: WallTime) -> Self {
-        Self { id, queue, since: now, visible: now, epoch: 0, lease: None, row: None }
+        Self {
+            id,
+            queue,
+            since: now,
+            visible: now,
+            epoch: 0,
+            suspect: false,
+            lease: None,
+            row: None,
+        }
     }
 
     fn free(&self, now: WallTime) -> bool {
@@ -130,26 +141,7 @@ async fn take(store: &SqliteStore, model: &mut Model, step: Step) {
             rows::publish(store, "", NAMES[queue], &message(&id), now).await.unwrap();
             model.held.push(Held::new(id, queue, now));
         }
-        Step::Lease { queue, owner, max } => {
-            if queue == 0 {
-                model.expire();
-            }
-            let until = now.plus(LEASE);
-            let leased = rows::lease(store, NAMES[queue], OWNERS[owner], max, LEASE, now).await;
-            let mut leased = leased.unwrap().into_iter();
-            let fits =
-                |held: &&mut Held| held.queue == queue && held.visible <= now && held.free(now);
-            for held in model.held.iter_mut().filter(fits).take(max as usize) {
-                let got = leased.next().unwrap();
-                held.epoch += 1;
-                held.lease = Some((owner, until));
-                held.row = Some(got.row);
-                assert_eq!((&got.message.id, got.epoch), (&held.id, held.epoch));
-                assert_eq!(got.redelivered, held.epoch > 1);
-                model.handles.push((got.row, got.epoch, held.id.clone()));
-            }
-            assert!(leased.next().is_none(), "more was handed out than there is");
-        }
+        Step::Lease { queue, owner, max } => lease(store, model, queue, owner, max).await,
         Step::Ack { handle } => {
             let Some(handle) = model.handles.iter().rev().nth(handle).cloned() else { return };
             let current = model.current(&handle);
@@ -183,27 +175,54 @@ async fn take(store: &SqliteStore, model: &mut Model, step: Step) {
                 held.lease = held.lease.map(renewed);
             }
         }
-        Step::Move { from, nth } | Step::Discard { from, nth } => {
-            let everything = Selection { max: 1_000, ..Selection::default() };
-            let listed = rows::list(store, NAMES[from], &everything).await.unwrap();
-            let Some(chosen) = listed.get(nth) else { return };
-            let index = model.held.iter().position(|held| held.id == chosen.message.id).unwrap();
-            let free = model.held[index].free(now);
-            if matches!(step, Step::Move { .. }) {
-                let headers = &chosen.message.headers;
-                let moved = rows::move_to(store, chosen.row, NAMES[1 - from], headers, now).await;
-                assert_eq!(moved.unwrap(), free);
-            } else {
-                let gone = rows::discard(store, chosen.row, "ada", "why", now).await.unwrap();
-                assert_eq!(gone, free);
-                model.archived += usize::from(free);
-            }
-            if free {
-                let held = model.held.remove(index);
-                if matches!(step, Step::Move { .. }) {
-                    model.held.push(Held::new(held.id, 1 - from, now));
-                }
-            }
+        Step::Move { from, nth } => take_out(store, model, from, nth, true).await,
+        Step::Discard { from, nth } => take_out(store, model, from, nth, false).await,
+    }
+}
+
+async fn lease(store: &SqliteStore, model: &mut Model, queue: usize, owner: usize, max: u32) {
+    if queue == 0 {
+        model.expire();
+    }
+    let now = model.now;
+    let until = now.plus(LEASE);
+    let leased = rows::lease(store, NAMES[queue], OWNERS[owner], max, LEASE, now).await;
+    let mut leased = leased.unwrap().into_iter();
+    let fits = |held: &&mut Held| held.queue == queue && held.visible <= now && held.free(now);
+    for held in model.held.iter_mut().filter(fits).take(max as usize) {
+        let got = leased.next().unwrap();
+        held.epoch += 1;
+        held.suspect |= held.lease.is_some();
+        held.lease = Some((owner, until));
+        held.row = Some(got.row);
+        assert_eq!((&got.message.id, got.epoch), (&held.id, held.epoch));
+        assert_eq!(got.suspect, held.suspect);
+        model.handles.push((got.row, got.epoch, held.id.clone()));
+    }
+    assert!(leased.next().is_none(), "more was handed out than there is");
+}
+
+/// A person moves a message to the other queue, or discards it.
+async fn take_out(store: &SqliteStore, model: &mut Model, from: usize, nth: usize, to_other: bool) {
+    let now = model.now;
+    let everything = Selection { max: 1_000, ..Selection::default() };
+    let listed = rows::list(store, NAMES[from], &everything).await.unwrap();
+    let Some(chosen) = listed.get(nth) else { return };
+    let index = model.held.iter().position(|held| held.id == chosen.message.id).unwrap();
+    let free = model.held[index].free(now);
+    let taken = if to_other {
+        let headers = &chosen.message.headers;
+        rows::move_to(store, chosen.row, NAMES[1 - from], headers, now).await
+    } else {
+        rows::discard(store, chosen.row, "ada", "why", now).await
+    };
+    assert_eq!(taken.unwrap(), free);
+    if free {
+        let held = model.held.remove(index);
+        if to_other {
+            model.held.push(Held::new(held.id, 1 - from, now));
+        } else {
+            model.archived += 1;
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::time::WallTime;
 /// Process deaths while a message was being handled after which it is given up.
 ///
 /// The first death may be another message's fault, so the suspects of it run alone; two more
-/// deaths while alone are proof enough.
+/// deaths while alone are proof enough. A handler that was cut off in a process that lives, or a
+/// copy that another process holds, is no death.
 pub const CRASHES_MAX: u32 = 3;
 
 /// Shortest time after which a message that was given back is handed out again. Without it a

@@ -19,10 +19,18 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 /// When a person put the message back, RFC 3339.
 pub const REPLAYED: &str = "x-replayed";
+/// Who put the message back.
+pub const REPLAYED_BY: &str = "x-replayed-by";
+/// Why the message was put back, if they said.
+pub const REPLAY_REASON: &str = "x-replay-reason";
 /// When the first attempt failed, RFC 3339.
 pub const FIRST_FAILURE: &str = "x-first-failure";
 /// When the last attempt failed, RFC 3339.
 pub const LAST_FAILURE: &str = "x-last-failure";
+/// The host that the last attempt failed on.
+pub const FAILURE_HOST: &str = "x-failure-host";
+/// The version of the program that the last attempt failed in.
+pub const FAILURE_VERSION: &str = "x-failure-version";
 /// What the last failed attempt said.
 pub const LAST_ERROR: &str = "x-last-error";
 /// Why the message was given up: `poison`, `undecodable`, `attempts-spent` or `crashes`.
@@ -133,14 +141,32 @@ pub fn after_failure(
     copy
 }
 
-/// The headers of a message that a person puts back from the dead-letter queue: attempts start
-/// over, the history and the trace stay.
+/// Writes down where an attempt failed.
+pub fn failed_at(headers: &mut Headers, host: &str, version: &str) {
+    set(headers, FAILURE_HOST, clean(host));
+    set(headers, FAILURE_VERSION, clean(version));
+}
+
+/// The headers of a message that `actor` puts back from the dead-letter queue, for a `reason` that
+/// may be empty: attempts start over, the history and the trace stay.
 #[must_use]
-pub fn replayed(headers: &Headers, queue: &str, now: WallTime) -> Headers {
+pub fn replayed(
+    headers: &Headers,
+    queue: &str,
+    actor: &str,
+    reason: &str,
+    now: WallTime,
+) -> Headers {
     let mut copy = carried(headers);
     set(&mut copy, ATTEMPTS, "0");
     set(&mut copy, ATTEMPTS_QUEUE, queue);
     set(&mut copy, REPLAYED, now.to_string());
+    for (name, said) in [(REPLAYED_BY, clean(actor)), (REPLAY_REASON, clean(reason))] {
+        remove(&mut copy, name);
+        if !said.trim().is_empty() {
+            set(&mut copy, name, said);
+        }
+    }
     remove(&mut copy, NOT_BEFORE);
     remove(&mut copy, DEAD_REASON);
     copy

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::work::{End, Finished, Work};
+use super::work::{End, Finished, Work, alive};
 use super::{ConsumerHealth, ConsumerOptions, Summary};
 use crate::broker::{Delivery, Subscription};
 use crate::{Broker, Handler, MessagingError, observe};
@@ -117,14 +117,26 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             return Ok(());
         }
         self.renew = clock::now().plus(self.subscription.renew_every());
-        if self.in_hand() > 0 {
-            self.subscription.renew().await?;
-        }
+        self.keep().await?;
         let policy = &self.work.policy;
         for queue in [policy.queue.clone(), policy.retry_queue(), policy.dlq()] {
             observe::depth(&queue, self.work.broker.depth(&queue).await?);
         }
         Ok(())
+    }
+
+    /// Says that everything in hand is still in good hands.
+    async fn keep(&self) -> Result<(), MessagingError> {
+        if self.in_hand() > 0 {
+            self.subscription.renew().await?;
+        }
+        if self.running.is_empty() {
+            return Ok(());
+        }
+        let (work, alive) = (self.work, alive(&*self.subscription));
+        attempts::renew(&work.store, &work.policy.queue, alive, clock::wall)
+            .await
+            .map_err(MessagingError::store("renew attempts"))
     }
 
     async fn arrived(
@@ -215,7 +227,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                         break;
                     }
                     self.renew = clock::now().plus(self.subscription.renew_every());
-                    if let Err(error) = self.subscription.renew().await {
+                    if let Err(error) = self.keep().await {
                         observe::aside(&self.work.policy.queue, &error);
                     }
                 }
@@ -226,7 +238,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             summary.aborted += 1;
             // Cut off by us: no process died of it.
             let queue = &self.work.policy.queue;
-            if let Err(error) = attempts::ended(&self.work.store, queue, &id).await {
+            if let Err(error) = attempts::ended(&self.work.store, queue, &id, clock::wall()).await {
                 observe::aside(queue, &error);
             }
         }

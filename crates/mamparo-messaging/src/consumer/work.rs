@@ -12,6 +12,7 @@ use mamparo_core::message::headers;
 use mamparo_core::message::intake;
 use mamparo_core::message::order::Fate;
 use mamparo_core::message::topology::QueuePolicy;
+use mamparo_store::attempts::Attempt;
 use mamparo_store::inbox::{self, Seen};
 use mamparo_store::{Backend, Store, attempts};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -32,9 +33,18 @@ pub(super) struct Work<B, DB: Backend, H> {
     pub(super) broker: B,
     pub(super) store: Store<DB>,
     pub(super) policy: QueuePolicy,
+    /// Of the program, for failures.
+    pub(super) version: &'static str,
+    host: String,
     handler: H,
     /// One place a message; all of them for one that runs alone.
     places: Semaphore,
+}
+
+/// How long a start counts as alive: it is dead when it has missed two renewals. Leases last for
+/// three, so whoever died is known to be dead when its messages come back.
+pub(super) fn alive(subscription: &impl Subscription) -> Duration {
+    subscription.renew_every().saturating_mul(2)
 }
 
 /// What became of a message.
@@ -70,9 +80,16 @@ impl From<Answer> for Handled {
 }
 
 impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
-    pub(super) fn new(broker: B, store: Store<DB>, policy: QueuePolicy, handler: H) -> Self {
+    pub(super) fn new(
+        broker: B,
+        store: Store<DB>,
+        policy: QueuePolicy,
+        handler: H,
+        version: &'static str,
+    ) -> Self {
         let places = Semaphore::new(usize::try_from(policy.prefetch).unwrap_or(1));
-        Self { broker, store, policy, handler, places }
+        let host = gethostname::gethostname().to_string_lossy().into_owned();
+        Self { broker, store, policy, version, host, handler, places }
     }
 
     /// Handles and settles one message.
@@ -90,8 +107,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         subscription: &B::Subscription,
         delivery: &Delivery,
     ) -> Result<End, MessagingError> {
-        let place = self.place(delivery.redelivered).await?;
-        let (decision, answer) = self.decide(&delivery.message).await;
+        let place = self.place(delivery.suspect).await?;
+        let (decision, answer) = self.decide(&delivery.message, alive(subscription)).await;
         drop(place);
         let reason = answer.reason();
         let (event, pause) = match answer {
@@ -108,21 +125,21 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         Ok(End { fate, outcome, event, pause, reason })
     }
 
-    /// A place to run in; all places for a message that was handed out before.
+    /// A place to run in; all places for a message that may have killed a process.
     async fn place(&self, alone: bool) -> Result<SemaphorePermit<'_>, MessagingError> {
         let places = if alone { self.policy.prefetch } else { 1 };
         self.places.acquire_many(places).await.map_err(|_| MessagingError::LostTask)
     }
 
     /// Has the message handled, if it may be, and decides where it goes.
-    async fn decide(&self, message: &Message) -> (Decision, Answer) {
+    async fn decide(&self, message: &Message, alive: Duration) -> (Decision, Answer) {
         let queue = self.policy.queue.as_str();
         let read = headers::attempts(&message.headers, queue);
         if read.unreadable {
             observe::unreadable_attempts(queue, message);
         }
         let attempts = read.made;
-        let started = attempts::started(&self.store, queue, &message.id, clock::wall()).await;
+        let started = attempts::started(&self.store, queue, &message.id, alive, clock::wall).await;
         let crashes = match started {
             Ok(crashes) => crashes,
             Err(error) => {
@@ -149,9 +166,9 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         if ended {
             return (decision, answer);
         }
-        if let Err(error) = attempts::ended(&self.store, queue, &message.id).await {
-            // The start counts as a crash now. Three of these on one message need a database that
-            // takes each start and refuses each end.
+        let now = clock::wall();
+        if let Err(error) = attempts::ended(&self.store, queue, &message.id, now).await {
+            // The start stays. It counts as a crash only for others, and once this process is gone.
             observe::aside(queue, &error);
         }
         (decision, answer)
@@ -211,7 +228,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             Err(error) => unavailable(&error),
         };
         if answer == Answer::Done {
-            if let Err(error) = attempts::ended_in(&mut tx, queue, id).await {
+            let attempt = Attempt::of(&self.store, queue, id);
+            if let Err(error) = attempts::ended_in(&mut tx, attempt, clock::wall()).await {
                 return unavailable(&error).into();
             }
             let answer = self.commit(tx).await;
@@ -266,7 +284,9 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             }
             Decision::DeadLetter { headers, .. } => (self.policy.dlq(), headers, Fate::Left),
         };
-        let copy = delivery.message.with_headers(headers.clone());
+        let mut headers = headers.clone();
+        headers::failed_at(&mut headers, &self.host, self.version);
+        let copy = delivery.message.with_headers(headers);
         let why = match self.broker.publish("", &to, &copy).await {
             Confirm::Confirmed => {
                 observe::settled(&self.policy.queue, &delivery.message, &decision);

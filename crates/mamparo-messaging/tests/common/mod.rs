@@ -111,6 +111,7 @@ impl Shop {
         let options = ConsumerOptions {
             grace: Duration::from_millis(300),
             reconnect: Backoff { cap: Duration::from_millis(20), ..Backoff::default() },
+            version: "shop 1.2",
         };
         let script = script.clone();
         let consumer = Consumer::new(self.broker.clone(), self.store.clone(), policy, script)

@@ -35,12 +35,28 @@ pub(crate) async fn open(
         return Err(StoreError::Missing { address: address.to_owned() });
     }
     let options = options(&path).create_if_missing(create);
+    if !create && !is_ours(&options).await.map_err(failed)? {
+        return Err(StoreError::Foreign { address: address.to_owned() });
+    }
     let writing = options.clone().journal_mode(SqliteJournalMode::Wal);
     let writer = open_patiently(&options, writing).await.map_err(failed)?;
     migrate(&writer, address).await?;
     let reading = options.create_if_missing(false).pragma("query_only", "ON");
     let reader = pool(READERS).connect_with(reading).await.map_err(failed)?;
     Ok((writer, reader))
+}
+
+/// Has mamparo been here? Only looks, because the file may be somebody else's: a switch to WAL alone
+/// would change it.
+async fn is_ours(options: &SqliteConnectOptions) -> sqlx::Result<bool> {
+    let mut conn = options.clone().pragma("query_only", "ON").connect().await?;
+    let found = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'mamparo_schema')",
+    )
+    .fetch_one(&mut conn)
+    .await?;
+    conn.close().await?;
+    Ok(found)
 }
 
 /// The path in an address; `None` for a database in memory.

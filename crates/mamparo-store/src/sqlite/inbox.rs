@@ -4,6 +4,7 @@ use mamparo_core::time::WallTime;
 use sqlx::{Result, SqliteConnection};
 
 use super::count_of;
+use crate::attempts::Attempt;
 
 /// Insert first, in one statement: two consumers can't both see "not there yet".
 pub(super) async fn insert(
@@ -54,33 +55,58 @@ pub(super) async fn forget(conn: &mut SqliteConnection, before: WallTime, max: u
 
 pub(super) async fn start_attempt(
     conn: &mut SqliteConnection,
-    consumer: &str,
-    message_id: &str,
+    attempt: Attempt<'_>,
+    alive_until: WallTime,
     now: WallTime,
 ) -> Result<u32> {
     let row = sqlx::query(
-        "INSERT INTO mamparo_attempts (consumer, message_id, starts, started_at)
-         VALUES (?1, ?2, 1, ?3)
-         ON CONFLICT (consumer, message_id) DO UPDATE SET starts = starts + 1, started_at = ?3
-         RETURNING starts - 1 AS earlier",
+        "INSERT INTO mamparo_attempts (consumer, message_id, owner, started_at, alive_until)
+         VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (consumer, message_id, owner) DO UPDATE
+         SET started_at = excluded.started_at, alive_until = excluded.alive_until
+         RETURNING (SELECT count(*) FROM mamparo_attempts AS other
+             WHERE other.consumer = ?1 AND other.message_id = ?2 AND other.owner <> ?3
+             AND other.alive_until <= ?4) AS crashes",
     )
-    .bind(consumer)
-    .bind(message_id)
+    .bind(attempt.consumer)
+    .bind(attempt.message_id)
+    .bind(attempt.owner)
     .bind(now.unix_millis())
+    .bind(alive_until.unix_millis())
     .fetch_one(conn)
     .await?;
-    count_of(&row, "earlier")
+    count_of(&row, "crashes")
+}
+
+pub(super) async fn renew_attempts(
+    conn: &mut SqliteConnection,
+    consumer: &str,
+    owner: &str,
+    alive_until: WallTime,
+) -> Result<()> {
+    sqlx::query("UPDATE mamparo_attempts SET alive_until = ?1 WHERE consumer = ?2 AND owner = ?3")
+        .bind(alive_until.unix_millis())
+        .bind(consumer)
+        .bind(owner)
+        .execute(conn)
+        .await
+        .map(drop)
 }
 
 pub(super) async fn end_attempt(
     conn: &mut SqliteConnection,
-    consumer: &str,
-    message_id: &str,
+    attempt: Attempt<'_>,
+    now: WallTime,
 ) -> Result<()> {
-    sqlx::query("DELETE FROM mamparo_attempts WHERE consumer = ?1 AND message_id = ?2")
-        .bind(consumer)
-        .bind(message_id)
-        .execute(conn)
-        .await
-        .map(drop)
+    sqlx::query(
+        "DELETE FROM mamparo_attempts WHERE consumer = ?1 AND message_id = ?2
+         AND (owner = ?3 OR alive_until <= ?4)",
+    )
+    .bind(attempt.consumer)
+    .bind(attempt.message_id)
+    .bind(attempt.owner)
+    .bind(now.unix_millis())
+    .execute(conn)
+    .await
+    .map(drop)
 }

@@ -4,6 +4,8 @@ mod connect;
 mod idempotency;
 mod inbox;
 mod outbox;
+#[cfg(test)]
+mod plans;
 mod queue;
 mod queue_ops;
 mod schema;
@@ -17,6 +19,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Result, Row, Sqlite, SqliteConnection};
 
 use crate::Backend;
+use crate::attempts::Attempt;
 use crate::idempotency::StoredResponse;
 use crate::outbox::{Claimed, Event, Listed as ListedEvent, OutboxStats};
 use crate::queue::{Archived, Leased, Listed, QueueMessage, QueueSpec, Selection, Totals};
@@ -125,19 +128,28 @@ impl Backend for Sqlite {
 
     async fn start_attempt(
         conn: &mut SqliteConnection,
-        consumer: &str,
-        message_id: &str,
+        attempt: Attempt<'_>,
+        alive_until: WallTime,
         now: WallTime,
     ) -> Result<u32> {
-        inbox::start_attempt(conn, consumer, message_id, now).await
+        inbox::start_attempt(conn, attempt, alive_until, now).await
+    }
+
+    async fn renew_attempts(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        owner: &str,
+        alive_until: WallTime,
+    ) -> Result<()> {
+        inbox::renew_attempts(conn, consumer, owner, alive_until).await
     }
 
     async fn end_attempt(
         conn: &mut SqliteConnection,
-        consumer: &str,
-        message_id: &str,
+        attempt: Attempt<'_>,
+        now: WallTime,
     ) -> Result<()> {
-        inbox::end_attempt(conn, consumer, message_id).await
+        inbox::end_attempt(conn, attempt, now).await
     }
 
     async fn load_key(

@@ -8,14 +8,29 @@ use sqlx::{Result, Row, SqliteConnection};
 use super::{count_of, headers_of, headers_to_json, rows_to_json, time_of};
 use crate::outbox::{Claimed, Event, Listed, OutboxStats};
 
+/// Is there a row for [`CLAIM`]?
+pub(super) const HAS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM mamparo_outbox
+     WHERE confirmed_at IS NULL AND head = 1 AND due_at <= ?1
+     AND (owner IS NULL OR lease_until <= ?1))";
+
+/// Only the first pending row of a key can be claimed, whatever state it is in: while it is leased
+/// or waits, its followers are no heads. Those that were due first go first.
+pub(super) const CLAIM: &str =
+    "UPDATE mamparo_outbox SET owner = ?1, lease_until = ?2, tries = tries + 1
+     WHERE seq IN (SELECT seq FROM mamparo_outbox
+         WHERE confirmed_at IS NULL AND head = 1 AND due_at <= ?3
+         AND (owner IS NULL OR lease_until <= ?3) ORDER BY due_at, seq LIMIT ?4)
+     RETURNING seq, id, kind, key, body, headers, enqueued_at, tries - 1 AS earlier";
+
 pub(super) async fn insert(
     conn: &mut SqliteConnection,
     event: &Event,
     now: WallTime,
 ) -> Result<i64> {
     sqlx::query_scalar(
-        "INSERT INTO mamparo_outbox (id, kind, key, body, headers, enqueued_at, due_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6) RETURNING seq",
+        "INSERT INTO mamparo_outbox (id, kind, key, body, headers, enqueued_at, due_at, head)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?3 = '' OR NOT EXISTS (SELECT 1
+             FROM mamparo_outbox WHERE confirmed_at IS NULL AND key = ?3)) RETURNING seq",
     )
     .bind(&event.id)
     .bind(&event.kind)
@@ -28,19 +43,9 @@ pub(super) async fn insert(
 }
 
 pub(super) async fn has_due(conn: &mut SqliteConnection, now: WallTime) -> Result<bool> {
-    sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM mamparo_outbox AS o
-         WHERE confirmed_at IS NULL AND due_at <= ?1 AND (owner IS NULL OR lease_until <= ?1)
-         AND (key = '' OR NOT EXISTS (SELECT 1 FROM mamparo_outbox AS e
-             WHERE e.confirmed_at IS NULL AND e.key = o.key AND e.seq < o.seq)))",
-    )
-    .bind(now.unix_millis())
-    .fetch_one(conn)
-    .await
+    sqlx::query_scalar(HAS_DUE).bind(now.unix_millis()).fetch_one(conn).await
 }
 
-/// Only the first pending row of a key can be claimed, whatever state it is in: while it is leased
-/// or waits, its followers find it in their way.
 pub(super) async fn claim(
     conn: &mut SqliteConnection,
     owner: &str,
@@ -48,21 +53,13 @@ pub(super) async fn claim(
     until: WallTime,
     now: WallTime,
 ) -> Result<Vec<Claimed>> {
-    let rows = sqlx::query(
-        "UPDATE mamparo_outbox SET owner = ?1, lease_until = ?2, tries = tries + 1
-         WHERE seq IN (SELECT seq FROM mamparo_outbox AS o
-             WHERE confirmed_at IS NULL AND due_at <= ?3 AND (owner IS NULL OR lease_until <= ?3)
-             AND (key = '' OR NOT EXISTS (SELECT 1 FROM mamparo_outbox AS e
-                 WHERE e.confirmed_at IS NULL AND e.key = o.key AND e.seq < o.seq))
-             ORDER BY seq LIMIT ?4)
-         RETURNING seq, id, kind, key, body, headers, enqueued_at, tries - 1 AS earlier",
-    )
-    .bind(owner)
-    .bind(until.unix_millis())
-    .bind(now.unix_millis())
-    .bind(max)
-    .fetch_all(conn)
-    .await?;
+    let rows = sqlx::query(CLAIM)
+        .bind(owner)
+        .bind(until.unix_millis())
+        .bind(now.unix_millis())
+        .bind(max)
+        .fetch_all(conn)
+        .await?;
     let mut claimed = rows.iter().map(claimed_of).collect::<Result<Vec<_>>>()?;
     // RETURNING promises no order.
     claimed.sort_unstable_by_key(|claimed| claimed.row);

@@ -13,6 +13,17 @@ use crate::queue::{Leased, QueueMessage, QueueSpec};
 /// writer for seconds. The next call goes on.
 const MOVE_MAX: i64 = 1_000;
 
+/// Is there a message for [`LEASE`]?
+pub(super) const HAS_VISIBLE: &str = "SELECT EXISTS (SELECT 1 FROM mamparo_messages
+     WHERE queue = ?1 AND visible_at <= ?2 AND (owner IS NULL OR lease_until <= ?2))";
+
+/// A row that still has an owner was neither settled nor given back: that is a loss.
+pub(super) const LEASE: &str = "UPDATE mamparo_messages
+     SET owner = ?1, lease_until = ?2, epoch = epoch + 1, losses = losses + (owner IS NOT NULL)
+     WHERE seq IN (SELECT seq FROM mamparo_messages WHERE queue = ?3 AND visible_at <= ?4
+         AND (owner IS NULL OR lease_until <= ?4) ORDER BY seq LIMIT ?5)
+     RETURNING seq, epoch, losses, id, kind, exchange, routing_key, key, headers, body";
+
 pub(super) async fn declare(conn: &mut SqliteConnection, spec: &QueueSpec) -> Result<()> {
     sqlx::query(
         "INSERT INTO mamparo_queues (name, message_ttl, dead_letter_to) VALUES (?1, ?2, ?3)
@@ -178,14 +189,7 @@ pub(super) async fn has_visible(
     queue: &str,
     now: WallTime,
 ) -> Result<bool> {
-    sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM mamparo_messages WHERE queue = ?1 AND visible_at <= ?2
-         AND (owner IS NULL OR lease_until <= ?2))",
-    )
-    .bind(queue)
-    .bind(now.unix_millis())
-    .fetch_one(conn)
-    .await
+    sqlx::query_scalar(HAS_VISIBLE).bind(queue).bind(now.unix_millis()).fetch_one(conn).await
 }
 
 pub(super) async fn lease(
@@ -196,24 +200,20 @@ pub(super) async fn lease(
     until: WallTime,
     now: WallTime,
 ) -> Result<Vec<Leased>> {
-    let rows = sqlx::query(
-        "UPDATE mamparo_messages SET owner = ?1, lease_until = ?2, epoch = epoch + 1
-         WHERE seq IN (SELECT seq FROM mamparo_messages WHERE queue = ?3 AND visible_at <= ?4
-             AND (owner IS NULL OR lease_until <= ?4) ORDER BY seq LIMIT ?5)
-         RETURNING seq, epoch, id, kind, exchange, routing_key, key, headers, body",
-    )
-    .bind(owner)
-    .bind(until.unix_millis())
-    .bind(queue)
-    .bind(now.unix_millis())
-    .bind(max)
-    .fetch_all(conn)
-    .await?;
+    let rows = sqlx::query(LEASE)
+        .bind(owner)
+        .bind(until.unix_millis())
+        .bind(queue)
+        .bind(now.unix_millis())
+        .bind(max)
+        .fetch_all(conn)
+        .await?;
     let mut leased = rows
         .iter()
         .map(|row| {
             let (number, epoch) = (row.try_get("seq")?, row.try_get("epoch")?);
-            Ok(Leased { row: number, epoch, redelivered: epoch > 1, message: message_of(row)? })
+            let losses: i64 = row.try_get("losses")?;
+            Ok(Leased { row: number, epoch, suspect: losses > 0, message: message_of(row)? })
         })
         .collect::<Result<Vec<_>>>()?;
     // RETURNING promises no order.

@@ -33,6 +33,10 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<i64> {
 // Bodies stand last in their rows: a long one spills over to other pages, which whoever looks for a
 // row's state then need not read.
 //
+// Only the first pending event of a key may leave. Which one that is stands in `head`: looking for it
+// at each claim would read the whole backlog when few keys make up most of it. Triggers hand the mark
+// on, so that a row that somebody deletes by hand can't leave its key stuck.
+//
 // AUTOINCREMENT keeps the number of a deleted row from being given out again: a late report about
 // the old row must not hit a new one.
 const V1: &str = "
@@ -47,15 +51,30 @@ CREATE TABLE mamparo_outbox (
     owner        TEXT,
     lease_until  INTEGER,
     confirmed_at INTEGER,
+    head         INTEGER NOT NULL,
     error        TEXT,
     headers      TEXT NOT NULL,
     body         BLOB NOT NULL
 );
+CREATE INDEX mamparo_outbox_ready ON mamparo_outbox (due_at, seq)
+    WHERE confirmed_at IS NULL AND head = 1;
 CREATE INDEX mamparo_outbox_pending ON mamparo_outbox (seq) WHERE confirmed_at IS NULL;
 CREATE INDEX mamparo_outbox_key ON mamparo_outbox (key, seq) WHERE confirmed_at IS NULL;
 CREATE INDEX mamparo_outbox_owner ON mamparo_outbox (owner) WHERE owner IS NOT NULL;
 CREATE INDEX mamparo_outbox_confirmed ON mamparo_outbox (confirmed_at)
     WHERE confirmed_at IS NOT NULL;
+CREATE TRIGGER mamparo_outbox_next_after_confirm
+AFTER UPDATE OF confirmed_at ON mamparo_outbox WHEN NEW.confirmed_at IS NOT NULL AND NEW.key <> ''
+BEGIN
+    UPDATE mamparo_outbox SET head = 1 WHERE seq = (SELECT min(seq) FROM mamparo_outbox
+        WHERE confirmed_at IS NULL AND key = NEW.key);
+END;
+CREATE TRIGGER mamparo_outbox_next_after_delete
+AFTER DELETE ON mamparo_outbox WHEN OLD.confirmed_at IS NULL AND OLD.key <> ''
+BEGIN
+    UPDATE mamparo_outbox SET head = 1 WHERE seq = (SELECT min(seq) FROM mamparo_outbox
+        WHERE confirmed_at IS NULL AND key = OLD.key);
+END;
 
 CREATE TABLE mamparo_inbox (
     consumer   TEXT NOT NULL,
@@ -68,11 +87,12 @@ CREATE TABLE mamparo_inbox (
 CREATE INDEX mamparo_inbox_applied ON mamparo_inbox (applied_at);
 
 CREATE TABLE mamparo_attempts (
-    consumer   TEXT NOT NULL,
-    message_id TEXT NOT NULL,
-    starts     INTEGER NOT NULL,
-    started_at INTEGER NOT NULL,
-    PRIMARY KEY (consumer, message_id)
+    consumer    TEXT NOT NULL,
+    message_id  TEXT NOT NULL,
+    owner       TEXT NOT NULL,
+    started_at  INTEGER NOT NULL,
+    alive_until INTEGER NOT NULL,
+    PRIMARY KEY (consumer, message_id, owner)
 ) WITHOUT ROWID;
 
 CREATE TABLE mamparo_idempotency (
@@ -122,6 +142,7 @@ CREATE TABLE mamparo_messages (
     since       INTEGER NOT NULL,
     visible_at  INTEGER NOT NULL,
     epoch       INTEGER NOT NULL DEFAULT 0,
+    losses      INTEGER NOT NULL DEFAULT 0,
     owner       TEXT,
     lease_until INTEGER,
     headers     TEXT NOT NULL,

@@ -1,0 +1,35 @@
+//! What the statements of the hot paths cost: which rows SQLite reads for them.
+
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{outbox, queue};
+use crate::SqliteStore;
+
+async fn plan(sql: &str) -> String {
+    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+    let explain = format!("EXPLAIN QUERY PLAN {sql}");
+    let rows = sqlx::query(AssertSqlSafe(explain)).fetch_all(store.reader()).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>("detail") + "\n").collect()
+}
+
+/// A backlog of any size and shape: only what can be claimed is read, in the order it is claimed in.
+#[tokio::test]
+async fn a_relay_reads_only_due_heads_of_keys() {
+    for sql in [outbox::HAS_DUE, outbox::CLAIM] {
+        let plan = plan(sql).await;
+        let ready = "USING INDEX mamparo_outbox_ready (due_at<?)";
+        assert!(plan.contains(ready), "{plan}");
+        assert!(!plan.contains("SCAN mamparo") && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+}
+
+/// Other queues' messages cost nothing, and the first ones come without sorting.
+#[tokio::test]
+async fn a_consumer_reads_its_queue_from_the_front() {
+    for sql in [queue::HAS_VISIBLE, queue::LEASE] {
+        let plan = plan(sql).await;
+        assert!(plan.contains("SEARCH mamparo_messages USING INDEX"), "{plan}");
+        assert!(plan.contains("(queue=?)"), "{plan}");
+        assert!(!plan.contains("SCAN mamparo") && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+}
