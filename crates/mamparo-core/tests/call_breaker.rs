@@ -235,6 +235,15 @@ fn policies_c09_low_traffic_is_decided_within_the_set_time() {
     assert_eq!(breaker.tell(at(90_001), hanging, Health::Good).event, Event::Stale);
 }
 
+/// Half-open, and the only caller has gone without a verdict: there is nothing to decide upon.
+#[test]
+fn a_trial_that_nobody_makes_waits_for_the_next_caller_however_long() {
+    let mut breaker = opened(BreakerConfig::default());
+    call(&mut breaker, at(30_000), Health::Silent);
+    assert_eq!(breaker.phase(at(90_000)), Phase::HalfOpen);
+    assert!(admit(&mut breaker, at(90_000)).is_probe());
+}
+
 #[test]
 fn policies_c10_reaching_the_rate_opens_it() {
     for (threshold, failed_of_ten, opens) in

@@ -34,6 +34,15 @@ fn three_hundred_a_minute_then_it_names_the_time() {
 }
 
 #[test]
+fn an_interval_that_does_not_divide_is_rounded_in_favour_of_the_limit() {
+    let config = RateLimitConfig::new(3, Duration::from_nanos(10)).with_burst(1);
+    let mut limit = RateLimit::new(config);
+    let passed = (0..1_000).filter(|n| allowed(limit.ask(Moment::from_nanos(1_000 + n)))).count();
+    // Every fourth nanosecond; every third would be 334, and 300 were promised, and a burst of 1.
+    assert_eq!(passed, 250);
+}
+
+#[test]
 fn policies_c38_eight_threads_admit_no_more_than_the_limit() {
     let limit = Mutex::new(RateLimit::new(RateLimitConfig::new(100, MINUTE)));
     let count = || (0..1_000).filter(|_| allowed(limit.lock().unwrap().ask(at(0)))).count();

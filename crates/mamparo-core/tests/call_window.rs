@@ -22,6 +22,23 @@ fn policies_c12_the_event_that_rolls_a_bucket_is_counted() {
     assert_eq!(ring.record(false), Counts { calls: 1, failed: 0 });
 }
 
+#[test]
+fn a_window_that_nobody_writes_to_empties_all_the_same() {
+    let mut buckets = TimeBuckets::new(Duration::from_secs(10));
+    buckets.record(at(100_000), true);
+    assert_eq!(buckets.counts(at(109_999)), Counts { calls: 1, failed: 1 });
+    assert_eq!(buckets.counts(at(110_000)), Counts::default());
+}
+
+#[test]
+fn policies_c35_a_clock_that_steps_back_erases_no_bucket() {
+    let mut buckets = TimeBuckets::new(Duration::from_secs(10));
+    buckets.record(at(100_000), true);
+    // Ten widths earlier: the same place in the ring.
+    assert_eq!(buckets.record(at(90_000), true), Counts { calls: 2, failed: 2 });
+    assert_eq!(buckets.counts(at(109_999)), Counts { calls: 2, failed: 2 });
+}
+
 proptest! {
     #[test]
     fn policies_c11_the_call_ring_equals_a_recount(
