@@ -309,8 +309,10 @@ impl Visitor {
                 let post = Post { client: format!("buyer-{buyer}"), ..post };
                 let post = post.of(&format!("p-{}", serial % 20 + 1), 1);
                 let answer = self.try_order("gateway", &post).await;
+                // Who is refused waits a little longer, like people do.
+                let refused = answer.as_ref().is_none_or(|answer| answer.status != 201);
                 sent.push(Sent { post, answer });
-                pause(Duration::from_millis(30)).await;
+                pause(Duration::from_millis(if refused { 250 } else { 30 })).await;
             }
             sent
         };
