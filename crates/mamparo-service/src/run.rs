@@ -2,12 +2,21 @@
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use mamparo_call::clock;
+use mamparo_core::limits::SHUTDOWN_MAX;
+use mamparo_core::time::Moment;
 use tokio_util::sync::CancellationToken;
 
 use crate::signal::{self, Signals};
 use crate::{Readiness, ServiceError, Shutdown, ShutdownReport, Step, Tasks, observe};
+
+/// How long a service waits at most for the one before it to stop.
+const TURN_MAX: Duration = Duration::from_secs(1);
+/// How long all turns take at most; the rest of the shutdown's time is for the services' own steps.
+const TURNS_MAX: Duration = Duration::from_secs(10);
 
 /// A service that is being put together: its tasks, its checks, its shutdown.
 #[derive(Debug)]
@@ -90,28 +99,52 @@ impl Service {
 /// Runs several services in one process until `stop`. When one of them loses a task, all stop: a
 /// process that is half alive hides the half that is dead.
 ///
+/// Give them in the order in which they start, what others call first. They stop the other way
+/// round, each when the one after it has ended or has had its turn (at most 1 s), so that a request
+/// which was accepted finds everybody whom it needs. All together take at most 30 s.
+///
 /// # Errors
 /// The first task that was lost, after all services have shut down.
 pub async fn run_all(
     services: Vec<Service>,
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<ShutdownReport>, ServiceError> {
-    let stop_all = CancellationToken::new();
-    let mut running: FuturesUnordered<_> =
-        services.into_iter().map(|service| service.run(stop_all.cancelled())).collect();
-    let (mut reports, mut first_error) = (Vec::new(), None);
+    let others = u32::try_from(services.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let turn = TURN_MAX.min(TURNS_MAX / others.max(1));
+    let (mut waiting, mut running) = (Vec::new(), FuturesUnordered::new());
+    for service in services {
+        service.shutdown.shorten(SHUTDOWN_MAX.saturating_sub(turn.saturating_mul(others)));
+        let asked = CancellationToken::new();
+        waiting.push(asked.clone());
+        running.push(service.run(asked.cancelled_owned()));
+    }
+    let (mut reports, mut first_error, mut stopping) = (Vec::new(), None, false);
+    let mut next_turn: Option<Moment> = None;
     tokio::pin!(stop);
     loop {
+        let turn_over = async {
+            match next_turn {
+                Some(at) => clock::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = &mut stop, if !stop_all.is_cancelled() => stop_all.cancel(),
+            () = &mut stop, if !stopping => stopping = true,
+            () = turn_over => {}
             ended = running.next() => match ended {
                 Some(Ok(report)) => reports.push(report),
                 Some(Err(error)) => {
-                    stop_all.cancel();
                     first_error.get_or_insert(error);
+                    stopping = true;
                 }
                 None => break,
             },
+        }
+        if stopping {
+            next_turn = waiting.pop().map(|next: CancellationToken| {
+                next.cancel();
+                clock::now().plus(turn)
+            });
         }
     }
     match first_error {
@@ -120,7 +153,7 @@ pub async fn run_all(
     }
 }
 
-/// Runs `services` until SIGTERM or SIGINT. A second signal ends the process at once, with exit
+/// Runs `services` until SIGTERM or SIGINT, as [`run_all`] does. A second signal ends the process at once, with exit
 /// code 130.
 ///
 /// # Errors

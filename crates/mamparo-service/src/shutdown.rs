@@ -98,6 +98,12 @@ impl Shutdown {
         *lock(&self.shared.limit) = limit.min(SHUTDOWN_MAX);
     }
 
+    /// Cuts the limit to `most`, where it is longer.
+    pub(crate) fn shorten(&self, most: Duration) {
+        let mut limit = lock(&self.shared.limit);
+        *limit = most.min(*limit);
+    }
+
     /// Runs `work` in `step`. The parts of one step run at the same time; a part that panics is
     /// logged and holds nothing up.
     pub fn on<F>(

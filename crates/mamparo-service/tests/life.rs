@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use mamparo_call::clock;
 use mamparo_service::{
-    CancellationToken, Ending, Readiness, Role, Service, ServiceError, Stage, Step, run_all,
+    CancellationToken, Ending, Readiness, Role, Service, ServiceError, ShutdownReport, Stage, Step,
+    run_all,
 };
 use tokio::time::sleep;
 
@@ -190,6 +191,44 @@ async fn in_one_process_the_loss_of_one_service_stops_all() {
     let error = run_all(vec![orders, catalog], std::future::pending()).await.unwrap_err();
     assert!(matches!(&error, ServiceError::TaskEnded { task } if task == "relay"), "{error}");
     assert_eq!(*log.lock().unwrap(), ["close pools"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_stop_one_after_the_other_those_that_call_first() {
+    let log = Log::default();
+    let service = |name: &'static str, takes: u64| {
+        let service = Service::new(name);
+        add_task(&service, &log, Role::Server, name, Duration::from_millis(takes));
+        service
+    };
+    // The catalog is called by all; orders hang on a request, and the catalog waits for them no
+    // longer than its turn.
+    let services = vec![service("catalog", 0), service("orders", 5_000), service("gateway", 800)];
+    let began = clock::now();
+    let reports = run_all(services, std::future::ready(())).await.unwrap();
+    assert!(reports.iter().all(ShutdownReport::clean), "{reports:?}");
+    assert_eq!(*log.lock().unwrap(), ["gateway ended", "catalog ended", "orders ended"]);
+    let took = clock::now().since(began);
+    assert_eq!(took.as_millis() / 100, 58, "0.8 s for the gateway, 5 s for orders");
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_number_of_services_that_hang_is_gone_within_30_s() {
+    for number in [1, 2, 10, 50] {
+        let log = Log::default();
+        let services = (0..number).map(|_| {
+            let service = Service::new("hangs");
+            for role in [Role::Server, Role::Consumer, Role::Worker] {
+                add_task(&service, &log, role, "hangs", Duration::from_secs(3_600));
+            }
+            service
+        });
+        let began = clock::now();
+        let reports = run_all(services.collect(), std::future::ready(())).await.unwrap();
+        assert!(reports.iter().all(|report| !report.clean()));
+        let took = clock::now().since(began);
+        assert!(took <= Duration::from_millis(30_100), "{number}: {took:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
