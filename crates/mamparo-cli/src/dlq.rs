@@ -124,6 +124,10 @@ pub(crate) async fn run(verb: Verb) -> Exit {
     | Verb::Show(which)
     | Verb::Replay { which, .. }
     | Verb::Discard { which, .. }) = &verb;
+    if which.ids.len() > which.max as usize {
+        say(&format!("error: failed to choose: {} ids and --max {}", which.ids.len(), which.max));
+        return Exit::Unusable;
+    }
     let (broker, selected) = match choose(which).await {
         Ok(chosen) => chosen,
         Err(error) => {

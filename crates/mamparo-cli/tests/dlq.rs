@@ -239,6 +239,8 @@ async fn unusable_input_ends_with_2_and_says_how_to_go_on() {
     assert!(rabbit.code == 2 && !rabbit.err.contains("secret"), "{}", rabbit.err);
     assert_eq!(run(&["dlq", "list"]).code, 2);
     assert_eq!(run(&["dlq", "list", "--broker", &url, "--queue", "q", "--max", "0"]).code, 2);
+    let more = broker.dlq("show", &["--max", "1", "--id", "m-1", "--id", "m-3"]);
+    assert_eq!((more.code, more.err.as_str()), (2, "error: failed to choose: 2 ids and --max 1\n"));
     assert_eq!(run(&["--help"]).code, 0);
 }
 

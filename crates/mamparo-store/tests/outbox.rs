@@ -199,6 +199,19 @@ async fn messages_c21_a_dead_relay_s_rows_go_again_under_the_same_id_and_its_rep
 }
 
 #[tokio::test]
+async fn messages_c28_a_claim_that_was_waited_for_is_measured_from_when_it_was_got() {
+    let file = File::new();
+    let (one, other) = (file.open().await, file.open().await);
+    enqueue(&one, &[event("a", "a")]).await;
+    // Each look at this clock is 8 s later; the row is handed out at the second one.
+    let looks = std::sync::atomic::AtomicU64::new(0);
+    let clock = || at(8 * looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    assert_eq!(outbox::claim(&one, "one", 1, LEASE, clock).await.unwrap().len(), 1);
+    assert!(outbox::claim(&other, "other", 1, LEASE, at(17)).await.unwrap().is_empty());
+    assert_eq!(outbox::claim(&other, "other", 1, LEASE, at(18)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_relay_that_stops_in_order_gives_its_rows_back_at_once() {
     let store = SqliteStore::open("sqlite::memory:").await.unwrap();
     enqueue(&store, &[event("a", "a"), event("b", "b"), event("c", "c")]).await;

@@ -65,7 +65,12 @@ struct Lane {
 #[derive(Debug, Clone, Default)]
 pub struct KeyOrder {
     lanes: HashMap<String, Lane>,
+    /// So many lanes are worth the next look for those that can be forgotten.
+    sweep_at: usize,
 }
+
+/// Fewer lanes than this are not worth a look.
+const SWEEP_MIN: usize = 64;
 
 impl KeyOrder {
     /// May message `id`, delivered as `tag`, start?
@@ -119,12 +124,17 @@ impl KeyOrder {
         self.lanes.len()
     }
 
-    /// Holds whose message never came back here would stay for ever otherwise.
+    /// Holds whose message never came back here would stay for ever otherwise. Looking only when the
+    /// lanes have doubled keeps the cost of a look in proportion, however many keys are held.
     fn forget_expired(&mut self, now: Moment) {
+        if self.lanes.len() < self.sweep_at {
+            return;
+        }
         self.lanes.retain(|_, lane| {
             let held = lane.held.as_ref().is_some_and(|held| now < held.due.plus(HOLD_GRACE));
             lane.busy || held
         });
+        self.sweep_at = (self.lanes.len() * 2).max(SWEEP_MIN);
     }
 }
 

@@ -14,7 +14,7 @@ use mamparo_core::message::order::Fate;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_store::attempts::Attempt;
 use mamparo_store::inbox::{self, Seen};
-use mamparo_store::{Backend, Store, attempts};
+use mamparo_store::{Backend, Store, Transaction, attempts};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::broker::{Delivery, Settled, Subscription};
@@ -66,16 +66,18 @@ pub(super) struct End {
     pub(super) reason: String,
 }
 
-/// The handler's answer, and whether its transaction has ended the attempt row too.
-#[derive(Debug)]
-struct Handled {
-    answer: Answer,
-    ended: bool,
+/// How far a handler came within its time.
+enum Handled<DB: Backend> {
+    /// It is done: its change, the inbox row and the outbox rows wait for their commit, all or
+    /// nothing.
+    Applied(Transaction<'static, DB>),
+    /// There is nothing to commit.
+    Said(Answer),
 }
 
-impl From<Answer> for Handled {
+impl<DB: Backend> From<Answer> for Handled<DB> {
     fn from(answer: Answer) -> Self {
-        Self { answer, ended: false }
+        Self::Said(answer)
     }
 }
 
@@ -159,7 +161,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                 (decision, Answer::Defer { delay: Duration::ZERO }, false)
             }
             Admission::Handle(place) => {
-                let Handled { answer, ended } = self.answer(message).await;
+                let (answer, ended) = self.answer(message).await;
                 (self.decide_on(message, place, history, &answer), answer, ended)
             }
         };
@@ -184,20 +186,28 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         delivery::settle(&message.headers, place, history, answer, &self.policy, clock::wall())
     }
 
-    /// The handler's answer within its time, panics included, in the message's own context.
-    async fn answer(&self, message: &Message) -> Handled {
+    /// The handler's answer within its time, panics included, in the message's own context; and
+    /// whether the attempt row has been ended with it.
+    async fn answer(&self, message: &Message) -> (Answer, bool) {
         let (now, after) = (clock::now(), self.policy.handler_timeout);
         let context = message.context().with_budget(now, after);
         let handled = AssertUnwindSafe(context.scope(self.handle(message))).catch_unwind();
         let until = clock::instant_of(now.plus(after));
         match tokio::time::timeout_at(until, handled).await {
-            Ok(Ok(handled)) => handled,
-            Ok(Err(panic)) => Answer::Panicked { reason: words_of(&*panic) }.into(),
-            Err(_) => Answer::TimedOut { after }.into(),
+            // Not within the deadline: a commit that is cut off may have happened, and the last
+            // attempt would end among the dead letters with its effects in place.
+            Ok(Ok(Handled::Applied(tx))) => {
+                let answer = self.commit(tx, message).await;
+                let ended = answer == Answer::Done;
+                (answer, ended)
+            }
+            Ok(Ok(Handled::Said(answer))) => (answer, false),
+            Ok(Err(panic)) => (Answer::Panicked { reason: words_of(&*panic) }, false),
+            Err(_) => (Answer::TimedOut { after }, false),
         }
     }
 
-    async fn handle(&self, message: &Message) -> Handled {
+    async fn handle(&self, message: &Message) -> Handled<DB> {
         let queue = self.policy.queue.as_str();
         match inbox::contains(&self.store, queue, &message.id).await {
             Ok(false) => {}
@@ -210,9 +220,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         }
     }
 
-    /// The handler's change, the inbox row, the outbox rows and the end of the attempt, all or
-    /// nothing.
-    async fn apply(&self, message: &Message, facts: H::Facts) -> Handled {
+    /// Everything that the commit is to make true.
+    async fn apply(&self, message: &Message, facts: H::Facts) -> Handled<DB> {
         let queue = self.policy.queue.as_str();
         let mut tx = match self.store.begin().await {
             Ok(tx) => tx,
@@ -228,12 +237,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             Err(error) => unavailable(&error),
         };
         if answer == Answer::Done {
-            let attempt = Attempt::of(&self.store, queue, id);
-            if let Err(error) = attempts::ended_in(&mut tx, attempt, clock::wall()).await {
-                return unavailable(&error).into();
-            }
-            let answer = self.commit(tx).await;
-            return Handled { ended: answer == Answer::Done, answer };
+            return Handled::Applied(tx);
         }
         if let Err(error) = tx.rollback().await {
             // The connection is dropped with its transaction, which has the same effect.
@@ -254,9 +258,15 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         counted.await.map_or_else(|error| unavailable(&error), |()| Answer::Done)
     }
 
-    /// A failed commit may have happened. The message comes again either way, and the inbox knows.
-    async fn commit(&self, tx: mamparo_store::Transaction<'_, DB>) -> Answer {
-        self.store.commit(tx).await.map_or_else(|error| unavailable(&error), |()| Answer::Done)
+    /// Ends the attempt and commits. A failed commit may have happened: the message comes again
+    /// either way, and the inbox knows.
+    async fn commit(&self, mut tx: Transaction<'_, DB>, message: &Message) -> Answer {
+        let committed = async {
+            let attempt = Attempt::of(&self.store, &self.policy.queue, &message.id);
+            attempts::ended_in(&mut tx, attempt, clock::wall()).await?;
+            self.store.commit(tx).await
+        };
+        committed.await.map_or_else(|error| unavailable(&error), |()| Answer::Done)
     }
 
     /// Does what was decided. Copies are confirmed before the original is acknowledged; without a

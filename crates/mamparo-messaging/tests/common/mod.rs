@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
+use mamparo_core::time::Moment;
 use mamparo_messaging::broker::{Filter, Stored};
 use mamparo_messaging::{
     Answer, Broker, Consumer, ConsumerHandle, ConsumerOptions, EmbeddedBroker, EmbeddedOptions,
@@ -175,6 +176,8 @@ pub enum Step {
     Panic,
     /// Waits for the gate, then is done.
     Gate,
+    /// Is done, but not before this moment, and without a pause in which it could be cut off.
+    Busy(Moment),
 }
 
 #[derive(Clone)]
@@ -228,7 +231,7 @@ impl Handler<Sqlite> for Script {
                 self.gate.cancelled().await;
                 Ok(Step::Apply(Answer::Done))
             }
-            step @ (Step::Apply(_) | Step::Hang | Step::Panic) => Ok(step),
+            step @ (Step::Apply(_) | Step::Hang | Step::Panic | Step::Busy(_)) => Ok(step),
         }
     }
 
@@ -248,6 +251,12 @@ impl Handler<Sqlite> for Script {
             Step::Panic => panic!("the handler's bug"),
             Step::Prepare(answer) => answer,
             Step::Gate => Answer::Done,
+            Step::Busy(until) => {
+                while clock::now() < until {
+                    std::hint::spin_loop();
+                }
+                Answer::Done
+            }
         }
     }
 }
