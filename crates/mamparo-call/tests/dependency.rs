@@ -17,7 +17,7 @@ use mamparo_core::call::breaker::{BreakerConfig, Phase};
 use mamparo_core::call::pipeline::{self, GiveUp, Misfit, Refusal};
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
-use mamparo_core::outcome::{Kind, Repeat, Sent};
+use mamparo_core::outcome::{Kind, Repeat, Sent, failure_of_status};
 use support::{Answer, Broken, catalog, millis, touchy};
 
 #[tokio::test(start_paused = true)]
@@ -145,6 +145,19 @@ async fn a_refused_connection_does_not_hide_that_an_earlier_attempt_may_have_run
     assert_eq!((failure.kind, failure.sent), (Kind::Unknown, Sent::Maybe));
     assert_eq!((error.classify().kind, error.classify().sent), (Kind::Unknown, Sent::Maybe));
     assert_eq!(error.cause(), Some(&Broken(Failure::NOT_SENT)), "the last cause is kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_stay_in_one_layer_and_a_500_is_no_final_no() {
+    for (status, permanent) in [(503, false), (500, false), (404, true)] {
+        let catalog = catalog().build().expect("sound");
+        let failure = failure_of_status(status, None);
+        let answer: Answer<()> =
+            catalog.call(Repeatable::Keyed, |_| async move { Err(Broken(failure)) }).await;
+        let error = answer.expect_err("no attempt works");
+        assert_eq!(error.classify().repeat, Repeat::Never, "an outer layer asks once: {status}");
+        assert_eq!(error.is_permanent(), permanent, "{status}");
+    }
 }
 
 #[test]

@@ -263,17 +263,19 @@ async fn lesson_h08_whoever_queues_is_told_as_soon_as_the_circuit_opens() {
     let mut hanging =
         Box::pin(catalog.call(Repeatable::Unsafe, |_| pending::<Result<(), Broken>>()));
     assert!(poll_once(&mut failing).is_pending() && poll_once(&mut hanging).is_pending());
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
+    let woken: [Arc<Woken>; 3] = std::array::from_fn(|_| Arc::default());
     let mut queued: Vec<_> = (0..3)
         .map(|_| Box::pin(catalog.call(Repeatable::Unsafe, |_| async { Ok::<_, Broken>(()) })))
         .collect();
-    for call in &mut queued {
+    for (call, woken) in queued.iter_mut().zip(&woken) {
+        let waker = Waker::from(Arc::clone(woken));
         assert!(call.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
     }
     fail.notify_one();
     assert!(poll_once(&mut failing).is_ready());
-    assert!(woken.0.load(Ordering::SeqCst));
+    // All of them, not one after the other: whoever brings the change about may hold no slot to
+    // hand on.
+    assert!(woken.iter().all(|woken| woken.0.load(Ordering::SeqCst)));
     for call in &mut queued {
         assert!(matches!(
             poll_once(call),
@@ -286,6 +288,19 @@ async fn lesson_h08_whoever_queues_is_told_as_soon_as_the_circuit_opens() {
     }
     drop(hanging);
     assert_eq!((catalog.snapshot().in_flight, catalog.snapshot().queued), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_leaves_takes_its_waker_along() {
+    let catalog = catalog().bulkhead(1, 1).build().expect("sound");
+    let mut slow = Box::pin(catalog.call(Repeatable::Unsafe, |_| pending::<Result<(), Broken>>()));
+    assert!(poll_once(&mut slow).is_pending());
+    let woken = Arc::new(Woken::default());
+    let mut queued = Box::pin(catalog.call(Repeatable::Unsafe, |_| async { Ok::<_, Broken>(()) }));
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(queued.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
+    drop((queued, waker));
+    assert_eq!(Arc::strong_count(&woken), 1, "nobody keeps a task that has gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -2,6 +2,10 @@
 
 mod support;
 
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use mamparo_call::{Dependency, Failure, Repeatable};
@@ -17,6 +21,16 @@ fn scraped(calls: impl AsyncFnOnce()) -> String {
     metrics::with_local_recorder(&recorder, || runtime.map(|runtime| runtime.block_on(calls())))
         .map(|()| handle.render())
         .unwrap_or_default()
+}
+
+/// The call, or its panic.
+async fn caught<T>(call: AssertUnwindSafe<impl Future<Output = T>>) -> std::thread::Result<T> {
+    let mut call = pin!(call.0);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 async fn call(dependency: &Dependency, failure: Option<Failure>) -> Answer<()> {
@@ -95,4 +109,25 @@ fn a_retry_is_counted_when_it_is_made_and_not_when_it_is_waited_for() {
         assert_eq!((catalog.snapshot().attempts, catalog.snapshot().retries), (1, 0));
     });
     assert!(!text.contains("mamparo_retries_total"), "{text}");
+}
+
+#[test]
+fn a_timeout_a_panic_and_a_cancellation_have_names_of_their_own() {
+    let text = scraped(async || {
+        let catalog = catalog().build().expect("sound");
+        let hanging = |_| std::future::pending::<Result<(), Broken>>();
+        catalog.call(Repeatable::Unsafe, hanging).await.expect_err("no answer");
+        let in_a_hurry =
+            tokio::time::timeout(Duration::ZERO, catalog.call(Repeatable::Unsafe, hanging));
+        in_a_hurry.await.expect_err("its caller goes away");
+        let bug =
+            |_| async { if true { panic!("a bug of the operation") } else { Ok::<_, Broken>(()) } };
+        let call = AssertUnwindSafe(catalog.call(Repeatable::Unsafe, bug));
+        caught(call).await.expect_err("it panics");
+    });
+    for outcome in ["timeout", "cancelled", "panic"] {
+        let labels = r#"service="orders",dependency="catalog",outcome="#;
+        let line = format!("mamparo_attempts_total{{{labels}\"{outcome}\"}} 1");
+        assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
+    }
 }
