@@ -27,9 +27,13 @@ use crate::services::answers::chain;
 use crate::shop::{self, SERVICES};
 use crate::weather::Weather;
 
+const ONE_SERVICE: &str = "\
+techcorp SERVICE [--config FILE] runs one service: gateway, bff, orders, catalog, customers, inventory,
+payments, notifications, or one of the outside worlds psp and mail.";
+
 /// TechCorp, a shop of eight services that is designed for failure.
 #[derive(Debug, Parser)]
-#[command(name = "techcorp", version)]
+#[command(name = "techcorp", version, after_help = ONE_SERVICE)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -204,6 +204,10 @@ async fn build_payments(host: Host) -> Result<Service, StartError> {
     let handler = PaymentSaga { store: store.clone(), psp: Psp::new(host.client("psp")?) };
     host.consume("payments.orders", &broker, &store, handler).await?;
     host.relay(&broker, &store);
+    host.job("refund watch", move || {
+        let store = store.clone();
+        async move { payments::saga::watch_refunds(&store).await }
+    });
     host.serve(axum::Router::new())
 }
 

@@ -369,10 +369,11 @@ mod tests {
     #[tokio::test]
     async fn a_book_that_cannot_be_read_costs_a_look_and_not_the_run() {
         let now = clock::now();
+        let quiet = Environment { log: "off".to_owned(), ..Environment::default() };
         let mut view = View {
             books: SqliteConnection::connect("sqlite::memory:").await.unwrap(),
             seen: Shared::default(),
-            telemetry: telemetry::install(&Environment::default()).unwrap(),
+            telemetry: telemetry::install(&quiet).unwrap(),
             apart: Vec::new(),
             start: now,
             length: LOOK,

@@ -58,12 +58,15 @@ fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
     code.is_some_and(|code| matches!(code & 0xFF, 5 | 6))
 }
 
-/// An error and its causes on one line.
+/// An error and its causes on one line; a cause that the error has told already is not told twice.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(&format!(": {cause_text}"));
+        }
         source = cause.source();
     }
     text

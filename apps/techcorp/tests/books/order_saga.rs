@@ -23,7 +23,7 @@ const NOW: WallTime = WallTime::from_unix_millis(1_000_000);
 const EXPECTED: [(OrderState, OrderEvent, OrderState, Option<&str>); 28] = [
     (Pending, StockReserved, Reserved, None),
     (Pending, StockRejected, Cancelled, Some("order.cancelled")),
-    (Pending, StockReleased, Pending, None),
+    (Pending, StockReleased, Cancelled, Some("order.cancelled")),
     (Pending, PaymentConfirmed, Confirmed, Some("order.confirmed")),
     (Pending, PaymentRejected, Cancelled, Some("order.cancelled")),
     (Pending, PaymentRefunded, Pending, None),

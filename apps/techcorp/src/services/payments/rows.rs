@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS charges (
     started_ms   INTEGER NOT NULL,
     updated_ms   INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX IF NOT EXISTS charges_refund_due ON charges (updated_ms) WHERE state = 'REFUND_DUE';
 ";
 
 /// Where a charge stands.
@@ -102,6 +103,20 @@ where
         .find(|known| known.name() == state)
         .ok_or_else(|| sqlx::Error::Decode(format!("state {state:?}").into()))?;
     Ok(Some(Charge { order_id: order_id.to_owned(), state, amount_cents, charge_id }))
+}
+
+/// Refunds that have been due since before `before`: how many, and how many cents at most.
+pub async fn refunds_due<'c, E>(from: E, before: WallTime) -> Result<(i64, i64), sqlx::Error>
+where
+    E: sqlx::Executor<'c, Database = Sqlite>,
+{
+    sqlx::query_as(
+        "SELECT COUNT(*), COALESCE(SUM(amount_cents), 0) FROM charges
+         WHERE state = 'REFUND_DUE' AND updated_ms < ?",
+    )
+    .bind(before.unix_millis())
+    .fetch_one(from)
+    .await
 }
 
 /// Moves a charge from `from` to `to`. `false` when it is no longer in `from`.

@@ -4,6 +4,8 @@
 //! key, before it is made again. A cancellation makes the row `REFUND_DUE`, and the refund is a
 //! message of its own, so that it survives everything that messages survive.
 
+use std::time::Duration;
+
 use mamparo::call::clock;
 use mamparo::core::time::WallTime;
 use mamparo::messaging::{Answer, Handler, Message};
@@ -19,6 +21,12 @@ use crate::events::{
 };
 use crate::services::answers::{HandlerError, answer};
 use crate::services::emit;
+
+/// A refund that takes longer than this is reported to people: all attempts of its message are spent
+/// by then.
+const REFUND_OVERDUE: Duration = Duration::from_secs(600);
+/// Time between two looks for such refunds.
+const WATCH_EVERY: Duration = Duration::from_secs(60);
 
 /// Handles what inventory and orders say, and payments' own refunds.
 #[derive(Debug)]
@@ -128,6 +136,20 @@ impl PaymentSaga {
         let cents = self.psp.refund(&due.order_id).await?;
         Ok(Facts::Refunded(due, cents))
     }
+}
+
+/// Looks for money that should have gone back long ago: its message lies among the dead letters, or
+/// the PSP has been away ever since. How long to pause. It only tells; the message does the rest.
+///
+/// # Errors
+/// What the database said.
+pub async fn watch_refunds(store: &SqliteStore) -> Result<Duration, HandlerError> {
+    let before = clock::wall().minus(REFUND_OVERDUE);
+    let (refunds, cents) = rows::refunds_due(store.reader(), before).await?;
+    if refunds > 0 {
+        tracing::error!(refunds, cents, "customers wait for their money");
+    }
+    Ok(WATCH_EVERY)
 }
 
 /// Books what the PSP did, and tells the others.

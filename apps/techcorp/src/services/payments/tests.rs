@@ -190,6 +190,22 @@ async fn a_key_that_is_still_in_use_at_the_psp_is_asked_about_later() {
     assert_eq!(till.ledger().await, (500, 0));
 }
 
+#[tokio::test]
+async fn lesson_w12_money_that_should_be_back_is_not_invisible() {
+    let till = till().await;
+    till.deliver(&reserved(15)).await;
+    till.deliver(&cancelled()).await;
+    let store = &till.saga.store;
+    let (now, later) = (clock::wall(), clock::wall().plus(Duration::from_secs(1)));
+    assert_eq!(
+        rows::refunds_due(store.reader(), now.minus(Duration::from_secs(600))).await.unwrap(),
+        (0, 0)
+    );
+    assert_eq!(rows::refunds_due(store.reader(), later).await.unwrap(), (1, 500));
+    till.deliver(&refund_due()).await;
+    assert_eq!(rows::refunds_due(store.reader(), later).await.unwrap(), (0, 0));
+}
+
 /// When the cancellation is handled, in relation to the charge.
 #[derive(Debug, Clone, Copy)]
 enum Cancelled {
