@@ -9,6 +9,7 @@ use http::StatusCode;
 use mamparo_call::{CallError, Classify, Context, clock};
 use mamparo_core::call::breaker::{BreakerConfig, Trip};
 use mamparo_core::call::pipeline::{GiveUp, Refusal};
+use mamparo_core::message::idempotency::IdempotencyKey;
 use mamparo_core::outcome::{Kind, Sent};
 use mamparo_http::trace_context::Traceparent;
 use mamparo_http::{HttpClient, HttpError, Problem};
@@ -269,6 +270,26 @@ async fn a_success_that_can_not_be_used_is_permanent() {
     let error = client.get("/").send().await.unwrap_err();
     assert!(error.is_permanent(), "{error:?}");
     assert_eq!(client.sent(), 1);
+}
+
+#[tokio::test]
+async fn a_key_is_quoted_and_a_state_without_its_trace_stays_here() {
+    let done = answer("200 OK", "connection: close\r\n", "");
+    let mut server = scripted(vec![Act::Answer(done)]).await;
+    let orders = client(server.address, dependency("orders"));
+    let key = r#"a "b" \c"#;
+    let context = Context {
+        traceparent: Some("00-nonsense".into()),
+        tracestate: Some("a=1".into()),
+        ..Context::default()
+    };
+    context.scope(orders.post("/").idempotency_key(key).send()).await.unwrap();
+    let request = server.requests.recv().await.unwrap();
+    let sent = header(&request, "idempotency-key").unwrap();
+    assert_eq!(sent, r#""a \"b\" \\c""#);
+    assert_eq!(IdempotencyKey::parse(sent).unwrap().as_str(), key, "the receiver reads the same");
+    assert_eq!(header(&request, "tracestate"), None);
+    assert!(Traceparent::parse(header(&request, "traceparent").unwrap()).is_some());
 }
 
 #[tokio::test]
