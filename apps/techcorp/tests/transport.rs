@@ -147,11 +147,17 @@ async fn every_service_says_how_it_is_and_names_the_database_that_is_gone() {
         assert!(catalog, "{service} shows no circuit from orders to catalog:\n{text}");
     }
 
-    let kept = ["catalog", "customers", "orders", "inventory", "payments", "notifications"];
-    for service in kept {
+    // A file that is no longer there, and one that is no longer what it was.
+    let moved = ["catalog", "payments", "notifications"];
+    let altered = ["customers", "orders", "inventory"];
+    let kept = moved.into_iter().chain(altered);
+    for service in moved {
+        move_file(&shop, service, "db", "away");
+    }
+    for service in altered {
         alter(&shop, service, "ALTER TABLE mamparo_schema RENAME TO gone").await;
     }
-    for service in kept {
+    for service in kept.clone() {
         let report = until(&format!("{service} is not ready"), async || {
             let answer = shop.get(service, "/health/ready").await;
             (answer.status == 503).then(|| answer.json())
@@ -164,7 +170,10 @@ async fn every_service_says_how_it_is_and_names_the_database_that_is_gone() {
         assert_eq!(shop.get(service, "/health/live").await.status, 200, "no reason to restart it");
     }
     assert_eq!(shop.get("gateway", "/health/ready").await.status, 200, "it has no database");
-    for service in kept {
+    for service in moved {
+        move_file(&shop, service, "away", "db");
+    }
+    for service in altered {
         alter(&shop, service, "ALTER TABLE gone RENAME TO mamparo_schema").await;
     }
     for service in kept {
@@ -176,6 +185,11 @@ async fn every_service_says_how_it_is_and_names_the_database_that_is_gone() {
     shop.ordered(&Post::new("two")).await;
     shop.holds().await;
     shop.staff.stop_all().await.unwrap();
+}
+
+fn move_file(shop: &Shop, service: &str, from: &str, to: &str) {
+    let file = |extension| shop.dir().join(format!("{service}.{extension}"));
+    std::fs::rename(file(from), file(to)).unwrap();
 }
 
 /// Changes a service's database behind its back.

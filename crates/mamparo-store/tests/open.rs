@@ -27,6 +27,20 @@ async fn addresses_of_other_kinds_and_missing_files_are_errors() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_deleted_under_us_is_no_database_any_more() {
+    let file = File::new();
+    let store = SqliteStore::open(&file.address()).await.unwrap();
+    store.ping().await.unwrap();
+    let away = file.path().with_extension("away");
+    std::fs::rename(file.path(), &away).unwrap();
+    assert!(store.ping().await.is_err());
+    std::fs::rename(&away, file.path()).unwrap();
+    store.ping().await.unwrap();
+    let memory = SqliteStore::open("sqlite::memory:").await.unwrap();
+    memory.ping().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_database_of_somebody_else_is_left_as_it_is() {
     let file = File::new();
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file.path());

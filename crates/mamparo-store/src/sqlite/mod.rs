@@ -36,7 +36,16 @@ impl Backend for Sqlite {
     }
 
     async fn check(conn: &mut SqliteConnection) -> Result<()> {
-        sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(conn).await.map(drop)
+        sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(&mut *conn).await?;
+        // A file that was deleted under us reads and writes as before, and is gone with the process.
+        let file: String =
+            sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+                .fetch_one(conn)
+                .await?;
+        if !file.is_empty() {
+            std::fs::metadata(&file)?;
+        }
+        Ok(())
     }
 
     async fn insert_event(
