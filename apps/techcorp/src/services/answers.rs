@@ -35,27 +35,38 @@ pub enum HandlerError {
     },
 }
 
-/// The answer for a failure: a statement that the database refused is another attempt (and ends
-/// among the dead letters if it is a bug); a database that is away or busy is nobody's attempt.
+/// The answer for a failure: a database that is away or busy is nobody's attempt. Anything else that
+/// it says (a statement that it refuses, a row that can't be read) is an attempt, and ends among the
+/// dead letters if it is a bug: deferred, it would come back every second for ever.
 pub fn answer(error: &HandlerError) -> Answer {
     let reason = chain(error);
-    match error {
-        HandlerError::Sql(sqlx::Error::Database(refused)) if !is_busy(refused.as_ref()) => {
-            Answer::RetryAfter { delay: None, reason }
+    let driver = match error {
+        HandlerError::Sql(source) | HandlerError::Store(StoreError::Database { source, .. }) => {
+            Some(source)
         }
-        HandlerError::Sql(_) | HandlerError::Store(_) | HandlerError::Broker(_) => {
-            tracing::warn!(%reason, "message deferred");
-            Answer::Defer { delay: DATABASE_AWAY }
-        }
-        HandlerError::Event(_) => Answer::Dead { reason },
-        HandlerError::Unknown { .. } => Answer::RetryAfter { delay: None, reason },
+        HandlerError::Event(_) => return Answer::Dead { reason },
+        HandlerError::Store(_) | HandlerError::Broker(_) | HandlerError::Unknown { .. } => None,
+    };
+    if driver.is_some_and(is_away) {
+        tracing::warn!(%reason, "message deferred");
+        return Answer::Defer { delay: DATABASE_AWAY };
     }
+    Answer::RetryAfter { delay: None, reason }
 }
 
-/// SQLITE_BUSY and SQLITE_LOCKED, extended codes included: the low byte is 5 or 6.
+/// Is the database away, or busy with somebody else?
+fn is_away(error: &sqlx::Error) -> bool {
+    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, WorkerCrashed};
+    error.as_database_error().map_or_else(
+        || matches!(error, Io(_) | PoolTimedOut | PoolClosed | WorkerCrashed | Protocol(_)),
+        is_busy,
+    )
+}
+
+/// SQLite's BUSY, LOCKED, IOERR, FULL and CANTOPEN, extended codes included: the low byte counts.
 fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
     let code = error.code().and_then(|code| code.parse::<u32>().ok());
-    code.is_some_and(|code| matches!(code & 0xFF, 5 | 6))
+    code.is_some_and(|code| matches!(code & 0xFF, 5 | 6 | 10 | 13 | 14))
 }
 
 /// An error and its causes on one line; a cause that the error has told already is not told twice.
@@ -70,4 +81,31 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use mamparo::store::SqliteStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_row_that_cannot_be_read_uses_attempts_up_and_a_database_that_is_away_does_not() {
+        let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+        let ask = async |query: &'static str| {
+            let asked = sqlx::query_scalar::<_, i64>(query).fetch_one(store.reader()).await;
+            answer(&asked.unwrap_err().into())
+        };
+        for bug in ["SELECT 'rubbish'", "SELECT no_such_column", "SELECT 1 WHERE 0"] {
+            assert!(matches!(ask(bug).await, Answer::RetryAfter { .. }), "{bug}");
+        }
+        store.close().await;
+        assert!(matches!(ask("SELECT 1").await, Answer::Defer { .. }));
+        let full = HandlerError::Store(StoreError::Database {
+            operation: "enqueue an event",
+            source: sqlx::Error::PoolTimedOut,
+        });
+        assert!(matches!(answer(&full), Answer::Defer { .. }));
+        assert_eq!(chain(&full).matches("enqueue").count(), 1);
+    }
 }

@@ -27,6 +27,9 @@ CREATE TABLE IF NOT EXISTS mails (
 CREATE INDEX IF NOT EXISTS mails_queued ON mails (due_ms) WHERE state = 'QUEUED';
 ";
 
+/// A round begins no mail after this long: whoever stops the service waits for the round's end.
+const ROUND: Duration = Duration::from_secs(1);
+
 /// How long a mail that the server refuses for good steps aside. It is not thrown away: whoever
 /// mends the server, or us, should not have to write it again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(600);
@@ -112,8 +115,11 @@ impl Sender {
         .bind(limits::BATCH_MAX)
         .fetch_all(self.store.reader())
         .await?;
-        let mut sent = 0;
+        let (mut sent, end) = (0, clock::now().plus(ROUND));
         for (key, to, subject) in waiting {
+            if clock::now() >= end {
+                break;
+            }
             let request = self.mail.put(format!("/v1/mails/{key}")).json(&Mail { to, subject });
             match request.send().await {
                 Ok(_) => {
