@@ -115,6 +115,10 @@ impl Staff {
             .arg(service)
             .arg("--config")
             .arg(self.site.policy(service))
+            // The file alone says where it stands, as for those in this process.
+            .env_remove("MAMPARO_LISTEN")
+            .env_remove("MAMPARO_STORE")
+            .env_remove("MAMPARO_BROKER")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -78,18 +78,25 @@ impl Reconciler {
     /// # Errors
     /// What the database said.
     pub async fn run(&self) -> Result<Found, HandlerError> {
-        let (mut found, mut cursor) = (Found::default(), String::new());
+        let (mut found, mut unknown, mut cursor) = (Found::default(), 0, String::new());
         loop {
             let before = clock::wall().minus(self.plan.older_than);
             let batch = limits::BATCH_MAX;
             let page = rows::active_before(self.store.reader(), before, &cursor, batch).await?;
             let Some(last) = page.last() else { return Ok(found) };
             cursor.clone_from(&last.order_id);
-            self.compare(&page, &mut found).await?;
+            self.compare(&page, &mut found, &mut unknown).await?;
         }
     }
 
-    async fn compare(&self, page: &[Reservation], found: &mut Found) -> Result<(), HandlerError> {
+    /// Compares a page. `unknown` counts the orders of the whole run that nobody knows: its last,
+    /// short page is no more plausible than those before it.
+    async fn compare(
+        &self,
+        page: &[Reservation],
+        found: &mut Found,
+        unknown: &mut u32,
+    ) -> Result<(), HandlerError> {
         let known = self.ask(page).await;
         let evidence = |reservation: &Reservation| match &known {
             None => Evidence::None,
@@ -99,10 +106,11 @@ impl Reconciler {
             },
         };
         let all: Vec<_> = page.iter().map(|r| (r, evidence(r))).collect();
-        let unknown = all.iter().filter(|(_, e)| *e == Evidence::Unknown).count();
-        let plausible = self.plan.plausible(count(all.len()), count(unknown));
+        *unknown += count(all.iter().filter(|(_, e)| *e == Evidence::Unknown).count());
+        let looked = found.looked + count(all.len());
+        let plausible = self.plan.plausible(looked, *unknown);
         if !plausible {
-            tracing::error!(unknown, looked = all.len(), "orders seem to have lost their memory");
+            tracing::error!(unknown, looked, "orders seem to have lost their memory");
         }
         for (reservation, evidence) in all {
             found.looked += 1;

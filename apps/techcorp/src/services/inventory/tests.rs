@@ -2,12 +2,20 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
+use mamparo::call::Dependency;
+use mamparo::core::limits;
+use mamparo::core::saga::reconcile::Reconciliation;
 use mamparo::core::time::WallTime;
+use mamparo::http::{HttpClient, serve};
 use mamparo::messaging::{Answer, Handler, Message, event};
+use mamparo::service::{Role, Tasks};
 use mamparo::store::{SqliteStore, outbox};
 use serde_json::json;
+use tokio::net::TcpListener;
 
-use super::jobs;
+use super::jobs::{self, Reconciler};
 use super::rows::{self, State};
 use super::saga::StockSaga;
 use crate::events::kind;
@@ -95,6 +103,28 @@ async fn whatever_order_the_events_come_in_a_cancelled_order_holds_nothing() {
         assert_eq!(of(kind::STOCK_RESERVED), of(kind::STOCK_RELEASED), "{events:?}: {said:?}");
         assert!(of(kind::STOCK_RESERVED) <= 1, "{events:?}: {said:?}");
     }
+}
+
+#[tokio::test]
+async fn lesson_r01_orders_without_memory_free_nothing_not_even_on_the_last_page() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let tasks = Tasks::new("orders");
+    tasks.spawn(Role::Server, "orders", |stop| async move {
+        let nothing = get(async || r#"{ "orders": [] }"#);
+        let router = Router::new().route("/v1/orders", nothing);
+        serve(listener, router, stop.cancelled_owned(), Duration::ZERO).await.map(|_| ())
+    });
+    let dependency = Dependency::builder("orders").attempt_timeout(Duration::from_secs(5));
+    let orders = HttpClient::new(&url, dependency.build().unwrap()).unwrap();
+    let store = shop(1_000).await;
+    for number in 0..limits::BATCH_MAX + 5 {
+        tell(&store, kind::ORDER_CREATED, &format!("o-{number}")).await;
+    }
+    store.apply("UPDATE reservations SET reserved_ms = 0").await.unwrap();
+    let reconciler = Reconciler { store: store.clone(), orders, plan: Reconciliation::default() };
+    let found = reconciler.run().await.unwrap();
+    assert_eq!((found.looked, found.released, found.reported), (105, 0, 105));
 }
 
 #[tokio::test]
