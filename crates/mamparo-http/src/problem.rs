@@ -148,6 +148,9 @@ impl Problem {
         let phrase = self.inner.status.canonical_reason().unwrap_or("Error");
         let title = self.inner.title.as_deref().unwrap_or(phrase);
         let mut document = self.inner.extensions.clone();
+        for standard in ["detail", "instance", "requestId"] {
+            document.remove(standard);
+        }
         let mut put = |name: &str, value: Value| document.insert(name.to_owned(), value);
         put("type", format!("urn:mamparo:problem:{}", slug(&self.inner.code)).into());
         put("title", title.into());

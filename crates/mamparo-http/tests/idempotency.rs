@@ -211,6 +211,14 @@ async fn messages_c40_a_key_of_another_request_is_a_mismatch() {
 }
 
 #[tokio::test]
+async fn what_moves_from_the_body_to_the_query_is_another_request() {
+    let running = run().await;
+    assert_eq!(running.post("/orders/fine", "k", "a=1").await.status, 201);
+    let moved = running.post("/orders/fine?a=1", "k", "").await;
+    assert_eq!(moved.problem_code(), "IDEMPOTENCY_KEY_MISMATCH");
+}
+
+#[tokio::test]
 async fn keys_of_different_callers_never_meet() {
     let running = run().await;
     for (client, id) in [("ana", 1), ("ben", 2), ("ana", 1)] {

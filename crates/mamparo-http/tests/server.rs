@@ -126,6 +126,10 @@ async fn a_trace_goes_on_only_when_it_is_valid() {
     assert!(!trace.contains("00f067aa0ba902b7"), "the server's span is its own");
     assert_eq!(seen["state"], "a=1,b=2");
 
+    let long = format!("{parent}tracestate: a={}\r\n", "x".repeat(600));
+    let seen = send_text(server.address, "GET /", &long, "").await.json();
+    assert!(seen["trace"].as_str().unwrap().contains(id) && seen["state"].is_null(), "{seen}");
+
     for headers in [
         format!("traceparent: 00-{id}-zero-01\r\ntracestate: a=1\r\n"),
         format!("{parent}{parent}tracestate: a=1\r\n"),

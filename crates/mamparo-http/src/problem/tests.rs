@@ -92,7 +92,7 @@ async fn a_problem_is_a_document_with_its_media_type_and_request_id() {
 
 #[test]
 fn an_internal_error_shows_nothing_of_the_inside() {
-    let document = Problem::internal().to_json();
+    let document = Problem::internal().extension("detail", "secret").to_json();
     let members: Vec<&String> = document.as_object().unwrap().keys().collect();
     assert_eq!(members, ["code", "status", "title", "type"]);
 }

@@ -204,14 +204,34 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context as Waking, Waker};
 
+    use tower::ServiceExt;
+
     use super::*;
+
+    async fn guard(folder: &tempfile::TempDir) -> Idempotency<sqlx::Sqlite> {
+        let address = format!("sqlite:{}", folder.path().join("keys.db").display());
+        Idempotency::required(mamparo_store::SqliteStore::open(&address).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_can_not_be_kept_never_frees_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let guard = guard(&folder).await;
+        // The effect is done, and then the database goes away.
+        let store = guard.store.clone();
+        let done = async move || store.close().await;
+        let router = axum::Router::new().route("/", guard.around(axum::routing::post(done)));
+        let request = http::Request::post("/").header("idempotency-key", "k");
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), http::StatusCode::OK, "the answer stands");
+        assert_eq!(guard.orphans.take(), None, "it would be done a second time");
+    }
 
     #[tokio::test]
     async fn a_request_that_is_dropped_while_it_gives_keys_back_loses_none() {
         let folder = tempfile::tempdir().unwrap();
-        let address = format!("sqlite:{}", folder.path().join("keys.db").display());
-        let store = mamparo_store::SqliteStore::open(&address).await.unwrap();
-        let guard = Idempotency::required(store);
+        let guard = guard(&folder).await;
         for key in ["a", "b", "c"] {
             let claim = guard.claim(&IdempotencyKey::parse(key).unwrap(), "same").await.unwrap();
             let Claim::Granted(token) = claim else { panic!("{claim:?}") };
