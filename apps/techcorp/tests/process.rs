@@ -171,7 +171,9 @@ async fn answers_can_be_had_again(visitor: &Visitor, sent: &[Sent]) -> BTreeSet<
     all
 }
 
-/// A seed of this run; a failing test shows it, and `rng` takes it again.
+/// The seed of this run. A test that fails shows it: put it in the place of the entropy to see the
+/// same times again.
+#[expect(clippy::print_stdout, reason = "a failing test shows what it has printed")]
 fn seed() -> u64 {
     let seed = clock::entropy().next_u64() >> 32;
     println!("seed {seed}");
@@ -202,8 +204,9 @@ async fn payments_killed_eight_times_under_load_charge_everybody_once() {
     shop.staff.weather("psp").set(Sky::Clear);
     let facts = shop.holds().await.facts;
     let accepted = sent.iter().filter_map(Sent::accepted).count() as u64;
-    assert_eq!((facts.accepted, facts.confirmed), (accepted, accepted));
-    assert_eq!((facts.charges, facts.refunds), (accepted, 0), "one charge each");
+    assert!(facts.accepted >= accepted, "{accepted} were answered 201: {facts:?}");
+    assert_eq!(facts.confirmed, facts.accepted, "{facts:?}");
+    assert_eq!((facts.charges, facts.refunds), (facts.accepted, 0), "one charge each");
     shop.staff.stop_all().await.unwrap();
 }
 

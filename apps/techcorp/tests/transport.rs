@@ -11,6 +11,7 @@ use common::{Post, Shop, day, until};
 use futures_util::future::join_all;
 use serde_json::Value;
 use techcorp::demo::metrics;
+use techcorp::weather::Sky;
 use tokio::sync::Mutex;
 
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -46,6 +47,11 @@ async fn without_its_catalog_the_shop_refuses_orders_at_once_and_lists_them_with
     let page = list(&shop).await;
     assert_eq!((&page["partial"], &page["orders"][0]["id"]), (&false.into(), &first.into()));
     assert_eq!(page["orders"][0]["productNames"]["p-1"], "Chair 1", "{page}");
+
+    // Too slow is away, too: both attempts end at their limit, and the caller hears of it in time.
+    shop.staff.weather("catalog").set(Sky::Slow(Duration::from_secs(5)));
+    is_refused(&shop.order("gateway", &Post::new("slow")).await);
+    shop.staff.weather("catalog").set(Sky::Clear);
 
     shop.staff.stop("catalog").await.unwrap();
     for service in ["gateway", "orders"] {

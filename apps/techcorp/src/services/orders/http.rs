@@ -19,6 +19,9 @@ use super::saga::Deadlines;
 use crate::events::{Line, OrderCreated, kind};
 use crate::services::{emit, trouble};
 
+/// How long a key is locked by a request whose process died: three times what a request may take,
+/// so that who tries again after a crash is not kept waiting for longer than that.
+const KEY_LEASE: Duration = Duration::from_secs(10);
 /// Most lines of one order.
 const LINES_MAX: usize = 100;
 /// Most units of one line.
@@ -106,7 +109,7 @@ impl From<OrderRow> for OrderView {
 
 /// The routes.
 pub fn router(orders: Orders) -> Router {
-    let guard = Idempotency::required(orders.store.clone());
+    let guard = Idempotency::required(orders.store.clone()).lease(KEY_LEASE);
     Router::new()
         .route("/v1/orders", guard.around(post(create)).merge(get(list)))
         .route("/v1/orders/{id}", get(show))
