@@ -19,7 +19,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use mamparo_service::{
-    CancellationToken, Readiness, Role, Service, Step, config, exit_code, run_until_signal,
+    CancellationToken, Readiness, Role, Service, Stage, Step, config, exit_code, run_until_signal,
     telemetry,
 };
 use tokio::io::AsyncWriteExt as _;
@@ -69,6 +69,11 @@ async fn serve(
     let address = listener.local_addr()?;
     let check = readiness.check("listener");
     check.ready();
+    // Whoever reads the address may connect, or send a signal, at once: the service runs by then.
+    tokio::select! {
+        () = readiness.until(Stage::Ready) => {}
+        () = stop.cancelled() => return Ok(()),
+    }
     writeln!(std::io::stdout(), "{address}")?;
     loop {
         let (mut connection, _) = tokio::select! {
