@@ -298,6 +298,9 @@ async fn a_request_that_can_not_be_made_concerns_no_policy() {
     let client = client(server.address, dependency("catalog"));
     for request in [
         client.get("no-slash"),
+        client.get("/v1/customers/../orders"),
+        client.get("/v1/customers/%2E%2e?x=1"),
+        client.get("/v1/customers/..\\orders"),
         client.get("/").header(http::header::ACCEPT, "line\nbreak"),
         client.post("/").idempotency_key(""),
         client.post("/").idempotency_key("ключ"),
@@ -314,10 +317,10 @@ async fn queries_and_paths_are_put_together() {
     let mut server = scripted(vec![Act::Answer(ok)]).await;
     let base = format!("http://{}/prefix/", server.address);
     let client = HttpClient::new(&base, dependency("catalog").build().unwrap()).unwrap();
-    client.get("/v1/products").query("ids", "a,b").query("q", "ñ & ?").send().await.unwrap();
+    client.get("/v1/products").query("ids", "a,b").query("dots", "../..").query("q", "ñ & ?").send().await.unwrap();
     let request = server.requests.recv().await.unwrap();
     let line = request.lines().next().unwrap();
-    assert_eq!(line, "GET /prefix/v1/products?ids=a%2Cb&q=%C3%B1+%26+%3F HTTP/1.1");
+    assert_eq!(line, "GET /prefix/v1/products?ids=a%2Cb&dots=..%2F..&q=%C3%B1+%26+%3F HTTP/1.1");
 }
 
 #[test]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::get;
 use http::header::{AGE, CONTENT_TYPE, LOCATION, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use mamparo::call::CallError;
+use mamparo::http::server::Path;
 use mamparo::http::{HttpClient, HttpError, Problem};
 
-use super::trouble;
+use super::{is_id, trouble};
 
 /// Request headers that travel on. Ids, trace and deadline are the client's own business.
 const INWARD: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("idempotency-key")];
@@ -35,36 +36,34 @@ pub struct Gateway {
 pub fn router(gateway: Gateway) -> Router {
     let gateway = Arc::new(gateway);
     Router::new()
-        .route("/v1/orders", any(orders))
-        .route("/v1/orders/{id}", any(order))
-        .route("/v1/products", any(products))
+        .route("/v1/orders", get(list_orders).post(take_order))
+        .route("/v1/orders/{id}", get(show_order))
+        .route("/v1/products", get(list_products))
         .with_state(gateway)
 }
 
-async fn orders(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    if request.method() == Method::POST {
-        forward(&gateway.orders, request).await
-    } else if request.method() == Method::GET {
-        forward(&gateway.bff, request).await
-    } else {
-        not_allowed()
+async fn take_order(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    forward(&gateway.orders, request).await
+}
+
+async fn list_orders(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    forward(&gateway.bff, request).await
+}
+
+async fn show_order(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
+    // Nobody's order has such an id, so nobody has to be asked.
+    if !is_id(&id) {
+        return Problem::new(StatusCode::NOT_FOUND, "ORDER_NOT_FOUND").into_response();
     }
+    forward(&gateway.orders, request).await
 }
 
-async fn order(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    only_get(&gateway.orders, request).await
-}
-
-async fn products(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    only_get(&gateway.catalog, request).await
-}
-
-async fn only_get(to: &HttpClient, request: Request) -> Response {
-    if request.method() == Method::GET { forward(to, request).await } else { not_allowed() }
-}
-
-fn not_allowed() -> Response {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED").into_response()
+async fn list_products(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    forward(&gateway.catalog, request).await
 }
 
 async fn forward(to: &HttpClient, request: Request) -> Response {

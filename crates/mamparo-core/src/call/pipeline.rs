@@ -14,7 +14,8 @@ mod table;
 
 use std::time::Duration;
 
-pub use steps::{AttemptBudget, Event, GiveUp, Misfit, Refusal, Step, Told};
+pub use crate::call::retry::GiveUp;
+pub use steps::{AttemptBudget, Event, Misfit, Refusal, Step, Told};
 pub use table::{Move, Phase, TABLE};
 
 use crate::call::breaker::{self, Admission, Breaker};

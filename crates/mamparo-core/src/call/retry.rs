@@ -3,10 +3,25 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::call::pipeline::GiveUp;
 use crate::limits::{ATTEMPT_MIN_USABLE, RETRY_AFTER_MAX};
 use crate::outcome::{Failure, Repeat, Repeatable};
 use crate::rng::Rng;
+
+/// Why no further attempt was made after a failed one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GiveUp {
+    /// The failure is permanent, or says of itself that it must not be repeated.
+    Permanent,
+    /// It may have run, and doing it twice is not safe.
+    MayHaveRun,
+    /// All attempts are spent.
+    AttemptsSpent,
+    /// What is left of the deadline is less than the wait.
+    DeadlineTooNear,
+    /// The circuit opened in between.
+    CircuitOpen,
+}
 
 /// How often and how far apart. Default: 3 attempts with the default [`Backoff`].
 #[derive(Debug, Clone, Copy, PartialEq)]

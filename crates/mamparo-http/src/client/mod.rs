@@ -106,14 +106,26 @@ impl HttpClient {
     /// A request with any method.
     pub fn request(&self, method: Method, path: impl AsRef<str>) -> Request {
         let path = path.as_ref();
-        let url = if path.starts_with('/') {
-            Url::parse(&format!("{}{path}", self.shared.base)).map_err(|error| error.to_string())
-        } else {
+        let url = if !path.starts_with('/') {
             Err(format!("path {path:?} does not start with a slash"))
+        } else if climbs(path) {
+            Err(format!("path {path:?} climbs with a dot segment"))
+        } else {
+            Url::parse(&format!("{}{path}", self.shared.base)).map_err(|error| error.to_string())
         };
         let repeatable = repeatable(&method);
         Request::new(self.clone(), method, repeatable, url)
     }
+}
+
+/// Is there a `.` or `..` among the segments? A URL parser would resolve it, and an id from outside
+/// could then reach another route, or leave the base's prefix.
+fn climbs(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    path.split(['/', '\\']).any(|segment| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        plain == "." || plain == ".."
+    })
 }
 
 /// RFC 9110 §9.2.2: PUT, DELETE and the safe methods are idempotent by nature.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::call::breaker;
 use crate::call::bulkhead::Ticket;
 use crate::call::pipeline::{Move, Phase};
+use crate::call::retry::GiveUp;
 use crate::outcome::Failure;
 use crate::time::Moment;
 
@@ -116,22 +117,6 @@ impl Refusal {
             Self::Shed => "shed",
         }
     }
-}
-
-/// Why no further attempt was made after a failed one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GiveUp {
-    /// The failure is permanent, or says of itself that it must not be repeated.
-    Permanent,
-    /// It may have run, and doing it twice is not safe.
-    MayHaveRun,
-    /// All attempts are spent.
-    AttemptsSpent,
-    /// What is left of the deadline is less than the wait.
-    DeadlineTooNear,
-    /// The circuit opened in between.
-    CircuitOpen,
 }
 
 /// What an attempt may use.
