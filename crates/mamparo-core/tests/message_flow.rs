@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mamparo_core::message::intake::{Decision, Event, FLOW, Intake, PAUSE_MAX, Phase};
-use mamparo_core::message::order::{Arrival, Fate, HOLD_GRACE, KeyOrder, Next};
+use mamparo_core::message::order::{Arrival, Fate, HOLD_GRACE, HOLD_MAX, KeyOrder, Next};
 use mamparo_core::time::Moment;
 
 #[test]
@@ -91,9 +91,33 @@ fn a_hold_ends_when_its_message_never_comes_back_here() {
     assert_eq!(order.ask(over, "o-1", "paid", 2), Arrival::Start);
     order.ask(over, "o-2", "x", 3);
     order.tell(over, "o-2", "x", Fate::Returns(Duration::ZERO));
-    order.tell(over.plus(HOLD_GRACE), "o-1", "paid", Fate::Left);
+    order.tell(over.plus(HOLD_MAX), "o-1", "paid", Fate::Left);
     assert_eq!(order.keys(), 0, "forgotten holds do not pile up");
-    order.ask(over, "k", "1", 1);
-    order.ask(over, "k", "2", 2);
-    assert_eq!(order.clear_waiting(), [2]);
+}
+
+#[test]
+fn lesson_k14_a_pause_while_a_message_waits_does_not_let_later_ones_pass() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::from_secs(30)));
+    // The circuit was open for long: the first message that comes is a later one.
+    let after = now.plus(Duration::from_secs(300));
+    assert!(matches!(order.ask(after, "o-1", "cancelled", 2), Arrival::GiveBack(_)));
+    assert_eq!(order.ask(after, "o-1", "created", 3), Arrival::Start);
+    assert_eq!(order.ask(after, "o-1", "cancelled", 2), Arrival::Follow);
+}
+
+#[test]
+fn lesson_k14_a_lost_connection_forgets_what_was_in_hand_and_not_what_waits() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::from_secs(30)));
+    order.ask(now, "o-2", "created", 2);
+    order.ask(now, "o-2", "paid", 3);
+    order.let_go();
+    assert_eq!(order.keys(), 1);
+    assert_eq!(order.ask(now, "o-2", "created", 4), Arrival::Start);
+    assert!(matches!(order.ask(now, "o-1", "cancelled", 5), Arrival::GiveBack(_)));
 }

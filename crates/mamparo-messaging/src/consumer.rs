@@ -14,6 +14,7 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::message::intake::Phase;
+use mamparo_core::message::order::KeyOrder;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::WallTime;
 use mamparo_store::{Backend, Store};
@@ -162,10 +163,10 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
         let work = Arc::new(work);
         let mut summary = Summary::default();
         let queue = work.policy.queue.as_str();
-        let mut failures = 0_u32;
+        let (mut failures, mut order) = (0_u32, KeyOrder::default());
         while !cancel.is_cancelled() {
             let was = summary.done;
-            let error = match Session::open(&work, options, &health).await {
+            let error = match Session::open(&work, options, &health, &mut order).await {
                 Ok(mut session) => session.run(&cancel, &mut summary).await,
                 Err(error) => Err(error),
             };

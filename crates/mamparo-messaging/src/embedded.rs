@@ -28,7 +28,8 @@ use crate::{Message, MessagingError};
 pub struct EmbeddedOptions {
     /// How long a message stays with a consumer that has gone silent. Default 10 s.
     pub lease: Duration,
-    /// How often leases are renewed; a third of the lease or less. Default 3 s.
+    /// How often leases are renewed; at most a third of the lease, which is used instead of more.
+    /// Default 3 s.
     pub renew_every: Duration,
     /// First wait between two looks at an empty queue. Default 20 ms.
     pub poll_min: Duration,
@@ -303,7 +304,8 @@ impl Subscription for EmbeddedSubscription {
     }
 
     fn renew_every(&self) -> Duration {
-        self.broker.shared.options.renew_every
+        let options = self.broker.shared.options;
+        options.renew_every.min(options.lease / 3)
     }
 
     async fn renew(&self) -> Result<(), MessagingError> {

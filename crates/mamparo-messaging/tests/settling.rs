@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Script, Step, done, order, policy, shop, until};
 use mamparo_call::clock;
-use mamparo_messaging::QueuePolicy;
+use mamparo_messaging::{Answer, QueuePolicy};
 
 #[tokio::test]
 async fn lesson_k10_a_failed_acknowledgement_is_no_failed_handler() {
@@ -45,5 +45,32 @@ async fn a_handler_that_is_done_as_its_time_ends_is_committed_not_cut_off() {
     until("settled", async || shop.depth("").await == 0).await;
     assert!(shop.dead().await.is_empty(), "its effects would stand, and it would be called dead");
     assert_eq!(shop.effects().await, [message.id]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn lesson_k14_a_lost_broker_does_not_let_later_messages_pass_one_that_waits() {
+    let shop = shop().await;
+    let script = Script::new(|message, n| match (message.kind.as_str(), n) {
+        ("order.created", 1) => Step::Prepare(Answer::retry("not yet")),
+        _ => done(),
+    });
+    let waits = QueuePolicy { retry_delay: Duration::from_millis(400), ..policy() };
+    let running = shop.consume(waits, &script);
+    running.handle.wait_for(|health| health.subscribed).await;
+    shop.publish(&order("order.created", "o-1")).await;
+    until("it waits", async || shop.depth(".retry").await == 1).await;
+    // A message of another key loses the consumer its broker.
+    let trouble = "CREATE TRIGGER meddle BEFORE DELETE ON mamparo_messages WHEN OLD.key = 'o-2'
+         BEGIN SELECT RAISE(ABORT, 'no'); END";
+    shop.meddle(trouble).await;
+    shop.publish(&order("order.created", "o-2")).await;
+    assert!(running.handle.wait_for(|health| health.error.is_some()).await);
+    shop.meddle("DROP TRIGGER meddle").await;
+    shop.publish(&order("order.cancelled", "o-1")).await;
+    shop.settled().await;
+    let seen = script.seen().into_iter().filter(|message| message.key == "o-1");
+    let kinds: Vec<_> = seen.map(|message| message.kind).collect();
+    assert_eq!(kinds, ["order.created", "order.created", "order.cancelled"]);
     running.stop().await;
 }

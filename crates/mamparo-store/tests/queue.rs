@@ -250,3 +250,19 @@ async fn declarations_that_would_lose_messages_are_refused_and_others_may_change
     let unknown = rows::lease(&store, "typo", "me", 1, LEASE, at(0)).await;
     assert!(matches!(unknown, Err(StoreError::UnknownQueue { .. })), "{unknown:?}");
 }
+
+#[tokio::test]
+async fn lesson_k06_headers_that_were_edited_by_hand_are_read_and_broken_ones_refused() {
+    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+    rows::declare(&store, &queue("q")).await.unwrap();
+    publish_to(&store, "q", ["a".to_owned()]).await;
+    for broken in ["'{'", "'[]'", "''"] {
+        let sql = format!("UPDATE mamparo_messages SET headers = {broken}");
+        assert!(store.apply(&sql).await.is_err(), "{broken}");
+    }
+    let edited = "UPDATE mamparo_messages SET headers = '{\"x-attempts\": 5, \"x\": \"y\"}'";
+    store.apply(edited).await.unwrap();
+    let leased = rows::lease(&store, "q", "me", 1, LEASE, at(0)).await.unwrap().remove(0);
+    let headers = leased.message.headers;
+    assert_eq!((headers["x-attempts"].as_str(), headers["x"].as_str()), ("5", "y"));
+}

@@ -10,9 +10,14 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// How long after its due time a held key waits for the message that it is held for. Afterwards
-/// somebody else has taken that message, and followers go on.
+/// How long a held key waits for the message that it is held for, once a later message has come and
+/// found it overdue. Afterwards somebody else has taken that message, and followers go on. Counted
+/// from the follower and not from the due time: a consumer that was paused at that time could not
+/// have seen it come back.
 pub const HOLD_GRACE: Duration = Duration::from_secs(5);
+
+/// How long after its due time a hold that nobody asks about is remembered.
+pub const HOLD_MAX: Duration = Duration::from_secs(3_600);
 
 /// How soon a follower looks again when the message before it should be back already.
 pub const FOLLOWER_DELAY: Duration = Duration::from_millis(250);
@@ -50,6 +55,8 @@ pub enum Next {
 struct Held {
     id: String,
     due: Moment,
+    /// When a later message first found it overdue.
+    missed: Option<Moment>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -76,13 +83,16 @@ impl KeyOrder {
     /// May message `id`, delivered as `tag`, start?
     pub fn ask(&mut self, now: Moment, key: &str, id: &str, tag: i64) -> Arrival {
         let lane = self.lanes.entry(lane_of(key, id).to_owned()).or_default();
-        if let Some(held) = &lane.held {
-            let expired = now >= held.due.plus(HOLD_GRACE);
-            if held.id != id && !expired {
+        if let Some(held) = lane.held.as_mut().filter(|held| held.id != id) {
+            if now < held.due {
                 return Arrival::GiveBack(now.until(held.due).max(FOLLOWER_DELAY));
             }
-            lane.held = None;
+            let missed = *held.missed.get_or_insert(now);
+            if now < missed.plus(HOLD_GRACE) {
+                return Arrival::GiveBack(FOLLOWER_DELAY);
+            }
         }
+        lane.held = None;
         if lane.busy {
             lane.waiting.push_back(tag);
             return Arrival::Follow;
@@ -106,16 +116,20 @@ impl KeyOrder {
                 Vec::new()
             }
             Fate::Returns(after) => {
-                lane.held = Some(Held { id: id.to_owned(), due: now.plus(after) });
+                lane.held = Some(Held { id: id.to_owned(), due: now.plus(after), missed: None });
                 let delay = after.max(FOLLOWER_DELAY);
                 lane.waiting.drain(..).map(|tag| Next::GiveBack(tag, delay)).collect()
             }
         }
     }
 
-    /// Takes everything that waits behind another message, for giving it back.
-    pub fn clear_waiting(&mut self) -> Vec<i64> {
-        self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..)).collect()
+    /// Everything in hand has been given back. What waits elsewhere is still waited for.
+    pub fn let_go(&mut self) {
+        self.lanes.retain(|_, lane| {
+            lane.busy = false;
+            lane.waiting.clear();
+            lane.held.is_some()
+        });
     }
 
     /// Keys that are in hand or held.
@@ -131,7 +145,7 @@ impl KeyOrder {
             return;
         }
         self.lanes.retain(|_, lane| {
-            let held = lane.held.as_ref().is_some_and(|held| now < held.due.plus(HOLD_GRACE));
+            let held = lane.held.as_ref().is_some_and(|held| now < held.due.plus(HOLD_MAX));
             lane.busy || held
         });
         self.sweep_at = (self.lanes.len() * 2).max(SWEEP_MIN);

@@ -24,7 +24,8 @@ pub(super) struct Session<'c, B: Broker, DB: Backend, H> {
     subscription: Arc<B::Subscription>,
     tasks: JoinSet<Finished>,
     intake: Intake,
-    order: KeyOrder,
+    /// Outlives the session: what waits for another attempt does so, too.
+    order: &'c mut KeyOrder,
     /// Behind another message of their key, by tag.
     waiting: HashMap<i64, Delivery>,
     /// Being handled: the message ids, by tag.
@@ -37,6 +38,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         work: &'c Arc<Work<B, DB, H>>,
         options: ConsumerOptions,
         health: &'c watch::Sender<ConsumerHealth>,
+        order: &'c mut KeyOrder,
     ) -> Result<Self, MessagingError> {
         work.broker.declare(&work.policy).await?;
         let subscription = Arc::new(work.broker.consume(&work.policy.queue).await?);
@@ -48,7 +50,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             subscription,
             tasks: JoinSet::new(),
             intake: Intake::new(work.policy.prefetch),
-            order: KeyOrder::default(),
+            order,
             waiting: HashMap::new(),
             running: HashMap::new(),
             renew: Moment::ORIGIN,
@@ -208,7 +210,6 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.health.send_modify(|health| health.subscribed = false);
         summary.given_back += self.waiting.len() as u64;
         self.waiting.clear();
-        self.order.clear_waiting();
         let end = clock::now().plus(self.options.grace);
         while !self.tasks.is_empty() {
             tokio::select! {
@@ -217,7 +218,12 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                     if let Ok(Finished { delivery, end }) = ended {
                         self.running.remove(&delivery.receipt.tag);
                         match end {
-                            Ok(end) => count(summary, &end),
+                            Ok(end) => {
+                                count(summary, &end);
+                                let (key, id) = (&delivery.message.key, &delivery.message.id);
+                                // What waited behind it goes back with everything else.
+                                self.order.tell(clock::now(), key, id, end.fate);
+                            }
                             Err(error) => observe::aside(&self.work.policy.queue, &error),
                         }
                     }
@@ -242,6 +248,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                 observe::aside(queue, &error);
             }
         }
+        self.order.let_go();
         self.subscription.close().await?;
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mamparo_core::message::idempotency::Record;
 use mamparo_core::time::WallTime;
+use serde_json::Value;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Result, Row, Sqlite, SqliteConnection};
 
@@ -334,7 +335,12 @@ fn headers_to_json(headers: &BTreeMap<String, String>) -> Result<String> {
 
 /// Headers from a column with a JSON object.
 fn headers_of(row: &SqliteRow, column: &str) -> Result<BTreeMap<String, String>> {
-    serde_json::from_str(row.try_get(column)?).map_err(|source| column_error(column, source))
+    let read: Result<BTreeMap<String, Value>, _> = serde_json::from_str(row.try_get(column)?);
+    let read = read.map_err(|source| column_error(column, source))?;
+    // Whoever edits a header by hand writes 5 where we write "5". One such row must not keep all
+    // others of its queue from being read.
+    let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Ok(read.into_iter().map(|(name, value)| (name, text(value))).collect())
 }
 
 /// Row numbers as a JSON array, for `json_each`: one prepared statement for any number of them.

@@ -53,7 +53,7 @@ CREATE TABLE mamparo_outbox (
     confirmed_at INTEGER,
     head         INTEGER NOT NULL,
     error        TEXT,
-    headers      TEXT NOT NULL,
+    headers      TEXT NOT NULL CHECK (json_type(headers) = 'object'),
     body         BLOB NOT NULL
 );
 CREATE INDEX mamparo_outbox_ready ON mamparo_outbox (due_at, seq)
@@ -145,7 +145,7 @@ CREATE TABLE mamparo_messages (
     losses      INTEGER NOT NULL DEFAULT 0,
     owner       TEXT,
     lease_until INTEGER,
-    headers     TEXT NOT NULL,
+    headers     TEXT NOT NULL CHECK (json_type(headers) = 'object'),
     body        BLOB NOT NULL
 );
 CREATE INDEX mamparo_messages_queue ON mamparo_messages (queue, seq);
@@ -164,7 +164,7 @@ CREATE TABLE mamparo_archive (
     archived_at INTEGER NOT NULL,
     actor       TEXT NOT NULL,
     reason      TEXT NOT NULL,
-    headers     TEXT NOT NULL,
+    headers     TEXT NOT NULL CHECK (json_type(headers) = 'object'),
     body        BLOB NOT NULL
 );
 CREATE INDEX mamparo_archive_queue ON mamparo_archive (queue, seq);
