@@ -110,7 +110,8 @@ pub async fn run(
     verdict.add("the shop came to rest in time", u64::from(drained.is_none()));
     let unclean = stops.iter().filter(|report| !report.clean()).count() as u64;
     verdict.add("every service stopped in order, nothing cut off", unclean);
-    with(&seen, |seen| fault_was_seen(&mut verdict, scenario, seen, told));
+    let psp_failed = failed_attempts(&text, "psp");
+    with(&seen, |seen| fault_was_seen(&mut verdict, scenario, seen, told, psp_failed));
     let slowest = stops.iter().map(|report| report.took()).max().unwrap_or_default();
     Ok(Report {
         scenario: scenario.name,
@@ -149,12 +150,21 @@ fn view_of_shoppers(verdict: &mut Verdict, seen: &Seen) {
 }
 
 /// A scenario that did not happen proves nothing: the fault itself must have been seen.
-fn fault_was_seen(verdict: &mut Verdict, scenario: &Scenario, seen: &Seen, told: Told) {
+fn fault_was_seen(
+    verdict: &mut Verdict,
+    scenario: &Scenario,
+    seen: &Seen,
+    told: Told,
+    psp_failed: u64,
+) {
     let absent = |seen: bool| u64::from(!seen);
     let refused = seen.samples.iter().any(|sample| sample.status == Some(503));
     let partial = seen.samples.iter().any(|sample| sample.partial);
     match scenario.fault {
-        Fault::None | Fault::PspUnavailable | Fault::PspLate(_) => {}
+        Fault::None => {}
+        Fault::PspUnavailable | Fault::PspLate(_) => {
+            verdict.add("payments got no answer from the PSP", absent(psp_failed > 0));
+        }
         Fault::CatalogDown | Fault::CatalogSlow(_) => {
             verdict.add("orders were refused while the catalog was away", absent(refused));
             verdict.add("lists were partial while the catalog was away", absent(partial));
@@ -184,6 +194,15 @@ async fn lost_orders(books: &mut SqliteConnection, seen: &Shared) -> Result<u64,
     .fetch_one(books)
     .await?;
     Ok(u64::try_from(lost).unwrap_or(0))
+}
+
+/// Attempts of calling `dependency` that did not succeed.
+fn failed_attempts(text: &str, dependency: &str) -> u64 {
+    let failed = metrics::samples(text, "mamparo_attempts_total").into_iter().filter(|(of, _)| {
+        let is = |label, value| of.get(label).is_some_and(|found| found == value);
+        is("dependency", dependency) && !is("outcome", "success")
+    });
+    failed.map(|(_, times)| times as u64).sum()
 }
 
 fn openings(text: &str) -> BTreeMap<String, u64> {
@@ -364,6 +383,18 @@ mod tests {
                 first.send(()).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn a_fault_that_nobody_felt_is_not_seen() {
+        let of = |dependency: &str, outcome: &str| {
+            format!(
+                "mamparo_attempts_total{{service=\"payments\",dependency=\"{dependency}\",outcome=\"{outcome}\"}} 3\n"
+            )
+        };
+        let calm = of("psp", "success") + &of("catalog", "timeout");
+        assert_eq!(failed_attempts(&calm, "psp"), 0);
+        assert_eq!(failed_attempts(&(calm + &of("psp", "timeout")), "psp"), 3);
     }
 
     #[tokio::test]
