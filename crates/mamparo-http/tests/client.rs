@@ -317,7 +317,14 @@ async fn queries_and_paths_are_put_together() {
     let mut server = scripted(vec![Act::Answer(ok)]).await;
     let base = format!("http://{}/prefix/", server.address);
     let client = HttpClient::new(&base, dependency("catalog").build().unwrap()).unwrap();
-    client.get("/v1/products").query("ids", "a,b").query("dots", "../..").query("q", "ñ & ?").send().await.unwrap();
+    client
+        .get("/v1/products")
+        .query("ids", "a,b")
+        .query("dots", "../..")
+        .query("q", "ñ & ?")
+        .send()
+        .await
+        .unwrap();
     let request = server.requests.recv().await.unwrap();
     let line = request.lines().next().unwrap();
     assert_eq!(line, "GET /prefix/v1/products?ids=a%2Cb&dots=..%2F..&q=%C3%B1+%26+%3F HTTP/1.1");
