@@ -95,7 +95,7 @@ pub struct StockReserved {
 pub struct StockRejected {
     /// The order.
     pub order_id: String,
-    /// The first product that was short, or why else.
+    /// `REJECTED` (a product was short), or `RELEASED` (a reservation by hand had run out).
     pub reason: String,
 }
 

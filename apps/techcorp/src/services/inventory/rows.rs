@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS reservations (
     state       TEXT NOT NULL,
     reserved_ms INTEGER NOT NULL,
     expires_ms  INTEGER,
-    reason      TEXT
+    reason      TEXT,
+    announced   INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS reservations_by_expiry ON reservations (expires_ms)
     WHERE expires_ms IS NOT NULL;
@@ -84,12 +85,14 @@ pub struct Reservation {
     pub reserved: WallTime,
     /// When it runs out, while active.
     pub expires: Option<WallTime>,
+    /// Have orders and payments heard of it? One that was made by hand is between us and its caller.
+    pub announced: bool,
 }
 
-type Tuple = (String, String, String, i64, String, i64, Option<i64>);
+type Tuple = (String, String, String, i64, String, i64, Option<i64>, bool);
 
 fn read(row: Tuple) -> Result<Reservation, sqlx::Error> {
-    let (order_id, customer_id, lines, total_cents, state, reserved, expires) = row;
+    let (order_id, customer_id, lines, total_cents, state, reserved, expires, announced) = row;
     Ok(Reservation {
         order_id,
         customer_id,
@@ -99,6 +102,7 @@ fn read(row: Tuple) -> Result<Reservation, sqlx::Error> {
             .ok_or_else(|| sqlx::Error::Decode(format!("state {state:?}").into()))?,
         reserved: WallTime::from_unix_millis(reserved),
         expires: expires.map(WallTime::from_unix_millis),
+        announced,
     })
 }
 
@@ -126,8 +130,8 @@ where
     E: sqlx::Executor<'c, Database = Sqlite>,
 {
     let row: Option<Tuple> = sqlx::query_as(
-        "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms
-         FROM reservations WHERE order_id = ?",
+        "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms,
+                announced FROM reservations WHERE order_id = ?",
     )
     .bind(order_id)
     .fetch_optional(from)
@@ -145,7 +149,8 @@ pub async fn insert(
         serde_json::to_string(&reservation.lines).map_err(|e| sqlx::Error::Encode(e.into()))?;
     sqlx::query(
         "INSERT INTO reservations (order_id, customer_id, lines, total_cents, state, reserved_ms,
-                                   expires_ms, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                                   expires_ms, reason, announced)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(&reservation.order_id)
     .bind(&reservation.customer_id)
@@ -155,8 +160,18 @@ pub async fn insert(
     .bind(reservation.reserved.unix_millis())
     .bind(reservation.expires.map(WallTime::unix_millis))
     .bind(reason)
+    .bind(reservation.announced)
     .execute(tx)
     .await?;
+    Ok(())
+}
+
+/// Notes that orders and payments are told of a reservation in this transaction.
+pub async fn announce(tx: &mut SqliteConnection, order_id: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE reservations SET announced = 1 WHERE order_id = ?")
+        .bind(order_id)
+        .execute(tx)
+        .await?;
     Ok(())
 }
 
@@ -258,8 +273,8 @@ where
     E: sqlx::Executor<'c, Database = Sqlite>,
 {
     let rows: Vec<Tuple> = sqlx::query_as(
-        "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms
-         FROM reservations WHERE state = 'ACTIVE' AND reserved_ms < ? AND order_id > ?
+        "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms,
+                announced FROM reservations WHERE state = 'ACTIVE' AND reserved_ms < ? AND order_id > ?
          ORDER BY order_id LIMIT ?",
     )
     .bind(before.unix_millis())

@@ -65,7 +65,7 @@ impl Handler<Sqlite> for StockSaga {
     ) -> Answer {
         let now = clock::wall();
         let done = match said {
-            Said::Created(order) => reserve(tx, &order, self.expiry, now).await.map(|_| ()),
+            Said::Created(order) => created(tx, &order, self.expiry, now).await,
             Said::Confirmed(order) => sell(tx, &order.order_id).await,
             Said::Cancelled(order) => cancel(tx, &order, now).await,
         };
@@ -76,7 +76,10 @@ impl Handler<Sqlite> for StockSaga {
     }
 }
 
-/// Reserves all lines of an order, or none, and says so. An order that has a reservation keeps it.
+/// Reserves all lines of an order, or none. An order that has a reservation keeps it.
+///
+/// Nobody else hears of it yet: what is made by hand concerns its caller alone, and nobody may be
+/// charged for an order that does not exist.
 ///
 /// # Errors
 /// What the database said.
@@ -89,37 +92,63 @@ pub async fn reserve(
     if let Some(known) = rows::find(&mut **tx, &order.order_id).await? {
         return Ok(known);
     }
-    let expires = now.plus(expiry);
-    let mut reservation = Reservation {
+    let short = rows::take(tx, &order.lines).await?;
+    let (state, expires) = match short {
+        None => (State::Active, Some(now.plus(expiry))),
+        Some(_) => (State::Rejected, None),
+    };
+    let reservation = Reservation {
         order_id: order.order_id.clone(),
         customer_id: order.customer_id.clone(),
         lines: order.lines.clone(),
         total_cents: order.total_cents,
-        state: State::Active,
+        state,
         reserved: now,
-        expires: Some(expires),
+        expires,
+        announced: false,
     };
-    match rows::take(tx, &order.lines).await? {
-        None => {
-            rows::insert(tx, &reservation, None).await?;
+    let reason = short.map(|product| format!("{product} is short"));
+    rows::insert(tx, &reservation, reason.as_deref()).await?;
+    Ok(reservation)
+}
+
+/// An order came in: its goods are reserved, or not, and the others hear which, once.
+async fn created(
+    tx: &mut Transaction<'_, Sqlite>,
+    order: &OrderCreated,
+    expiry: Duration,
+    now: WallTime,
+) -> Result<(), HandlerError> {
+    let reservation = reserve(tx, order, expiry, now).await?;
+    if reservation.announced {
+        return Ok(());
+    }
+    let order_id = order.order_id.clone();
+    match (reservation.state, reservation.expires) {
+        (State::Active, Some(expires)) => {
             let payload = StockReserved {
-                order_id: order.order_id.clone(),
+                order_id,
                 customer_id: order.customer_id.clone(),
                 total_cents: order.total_cents,
                 expires_at_unix_ms: expires.unix_millis(),
             };
             emit(tx, kind::STOCK_RESERVED, &order.order_id, &payload, now).await?;
         }
-        // Too little is an answer, not a failure: it is done, and orders hear of it.
-        Some(product) => {
-            (reservation.state, reservation.expires) = (State::Rejected, None);
-            let reason = format!("{product} is short");
-            rows::insert(tx, &reservation, Some(&reason)).await?;
-            let payload = StockRejected { order_id: order.order_id.clone(), reason };
+        // Too little is an answer, not a failure; so is a reservation by hand that has run out.
+        (State::Rejected | State::Released, _) => {
+            let reason = reservation.state.name().to_owned();
+            let payload = StockRejected { order_id, reason };
             emit(tx, kind::STOCK_REJECTED, &order.order_id, &payload, now).await?;
         }
+        // Cancelled before it was created: orders know more than this message says.
+        (State::Tombstone, _) => return Ok(()),
+        (State::Active | State::Sold, _) => {
+            let state = reservation.state.name();
+            tracing::error!(order = order_id, state, "a reservation that nobody announced");
+            return Ok(());
+        }
     }
-    Ok(reservation)
+    Ok(rows::announce(tx, &order.order_id).await?)
 }
 
 /// The order is paid: its goods are no longer held for a time but for good. Where the reservation
@@ -169,13 +198,14 @@ async fn cancel(
                 state: State::Tombstone,
                 reserved: now,
                 expires: None,
+                announced: false,
             };
             Ok(rows::insert(tx, &tombstone, Some(&order.reason)).await?)
         }
     }
 }
 
-/// Gives an active reservation's goods free and says so. `false` when it is no longer active.
+/// Gives an active reservation's goods free, and says so to those who had heard of it. `false` when it is no longer active.
 ///
 /// # Errors
 /// What the database said.
@@ -190,7 +220,9 @@ pub async fn release(
         return Ok(false);
     }
     rows::put_back(tx, &reservation.lines).await?;
-    let payload = StockReleased { order_id: id.clone(), reason: reason.to_owned() };
-    emit(tx, kind::STOCK_RELEASED, id, &payload, now).await?;
+    if reservation.announced {
+        let payload = StockReleased { order_id: id.clone(), reason: reason.to_owned() };
+        emit(tx, kind::STOCK_RELEASED, id, &payload, now).await?;
+    }
     Ok(true)
 }

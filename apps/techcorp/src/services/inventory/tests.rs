@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use mamparo::call::Dependency;
+use mamparo::call::clock;
 use mamparo::core::limits;
 use mamparo::core::saga::reconcile::Reconciliation;
 use mamparo::core::time::WallTime;
@@ -17,8 +18,9 @@ use tokio::net::TcpListener;
 
 use super::jobs::{self, Reconciler};
 use super::rows::{self, State};
+use super::saga;
 use super::saga::StockSaga;
-use crate::events::kind;
+use crate::events::{Line, OrderCreated, kind};
 
 async fn shop(units: i64) -> SqliteStore {
     let store = SqliteStore::open("sqlite::memory:").await.unwrap();
@@ -135,4 +137,45 @@ async fn an_order_that_is_short_of_one_line_takes_none() {
     assert_eq!(emitted(&store).await, [kind::STOCK_REJECTED]);
     let found = rows::active_before(store.reader(), WallTime::from_unix_millis(i64::MAX), "", 9);
     assert!(found.await.unwrap().is_empty());
+}
+
+/// A reservation by hand, through the same door as the HTTP route.
+async fn by_hand(store: &SqliteStore, id: &str, expiry: Duration) {
+    let order = OrderCreated {
+        order_id: id.to_owned(),
+        customer_id: "c-1".to_owned(),
+        lines: vec![Line { product_id: "p-1".to_owned(), quantity: 3 }],
+        total_cents: 500,
+    };
+    let mut tx = store.begin().await.unwrap();
+    saga::reserve(&mut tx, &order, expiry, clock::wall()).await.unwrap();
+    store.commit(tx).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reservation_by_hand_is_nobody_elses_business_until_its_order_comes() {
+    let store = shop(5).await;
+    by_hand(&store, "o-1", Duration::from_secs(60)).await;
+    assert_eq!(shelf(&store).await, (2, 3));
+    assert!(emitted(&store).await.is_empty(), "nobody is charged for an order that is not there");
+    for _ in 0..2 {
+        tell(&store, kind::ORDER_CREATED, "o-1").await;
+        assert_eq!(shelf(&store).await, (2, 3));
+        assert_eq!(emitted(&store).await, [kind::STOCK_RESERVED]);
+    }
+
+    by_hand(&store, "o-2", Duration::ZERO).await;
+    assert_eq!(state(&store, "o-2").await, State::Rejected, "two are left and three were wanted");
+    tell(&store, kind::ORDER_CREATED, "o-2").await;
+    assert_eq!(emitted(&store).await, [kind::STOCK_RESERVED, kind::STOCK_REJECTED]);
+}
+
+#[tokio::test]
+async fn a_reservation_by_hand_that_ran_out_goes_as_quietly_as_it_came() {
+    let store = shop(5).await;
+    by_hand(&store, "o-1", Duration::ZERO).await;
+    assert_eq!(jobs::expire(&store, 100).await.unwrap(), 1);
+    assert_eq!((shelf(&store).await, emitted(&store).await.len()), ((5, 0), 0));
+    tell(&store, kind::ORDER_CREATED, "o-1").await;
+    assert_eq!(emitted(&store).await, [kind::STOCK_REJECTED], "its order is not left waiting");
 }
