@@ -3,7 +3,7 @@
 //! Data goes to stdout and words to stderr. Exit codes: 0 clean, 1 a broken invariant or a lost
 //! task, 2 unusable input, 130 a demo that was interrupted.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use mamparo::service::{
 };
 use mamparo::topology::{Located, PolicyFile, Problems};
 
-use crate::demo::live::Look;
-use crate::demo::run::{Options, Screen, run};
+use crate::demo::run::{Options, run};
 use crate::demo::scenario::{SCENARIOS, Scenario};
+use crate::demo::terminal::{Terminal, say};
 use crate::demo::{DemoError, report::Report};
 use crate::host::{Host, StartError};
 use crate::services::answers::chain;
@@ -119,11 +119,6 @@ pub fn main() -> ExitCode {
             Command::Service(words) => one(words).await,
         }
     })
-}
-
-/// Words for people, on stderr. A stderr that is closed leaves nobody to tell.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn fail(what: &str, error: &(dyn std::error::Error + 'static)) -> ExitCode {
@@ -360,56 +355,3 @@ fn demo_failed(error: &DemoError) -> ExitCode {
 
 /// The exit code of a demo that a signal has ended, as shells expect it.
 const INTERRUPTED: u8 = 130;
-
-/// Columns of the live view.
-const WIDTH: usize = 80;
-
-/// The live view on stderr: a panel that redraws itself, or a line a second.
-#[derive(Debug)]
-struct Terminal {
-    title: String,
-    live: bool,
-    drawn: usize,
-    lines: u64,
-}
-
-impl Terminal {
-    fn new(options: &Options) -> Self {
-        let title = format!("TechCorp · {} · {}", options.scenario.name, options.scenario.about);
-        say(&format!(
-            "{title}\nseed {} · {:.0} s · {} orders/s · clocks of the demo are shortened (see --json)",
-            options.seed,
-            options.length.as_secs_f64(),
-            options.rate
-        ));
-        let live = std::io::stderr().is_terminal();
-        Self { title, live, drawn: 0, lines: 0 }
-    }
-
-    /// Leaves the last panel standing.
-    fn finish(&mut self) {
-        self.drawn = 0;
-    }
-}
-
-impl Screen for Terminal {
-    fn look(&mut self, look: &Look) {
-        if !self.live {
-            self.lines += 1;
-            if self.lines % 2 == 1 {
-                say(&look.line());
-            }
-            return;
-        }
-        let panel = look.panel(&self.title, WIDTH);
-        let up = if self.drawn > 0 { format!("\x1b[{}A\x1b[J", self.drawn) } else { String::new() };
-        self.drawn = panel.len() + 1;
-        // Without automatic wrapping, a narrow terminal cuts lines instead of breaking the redraw.
-        say(&format!("{up}\x1b[?7l{}\n\x1b[?7h", panel.join("\n")));
-    }
-
-    fn note(&mut self, text: &str) {
-        self.drawn = 0;
-        say(&format!("· {text}"));
-    }
-}

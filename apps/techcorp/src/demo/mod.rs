@@ -5,6 +5,7 @@
 //! [`verdict`].
 
 pub mod books;
+mod checks;
 pub mod live;
 pub mod metrics;
 pub mod report;
@@ -13,8 +14,10 @@ pub mod scenario;
 pub mod script;
 pub mod site;
 pub mod staff;
+pub mod terminal;
 pub mod traffic;
 pub mod verdict;
+pub mod view;
 
 use std::time::Duration;
 
