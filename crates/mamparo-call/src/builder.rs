@@ -11,10 +11,7 @@ use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
 
 use crate::Dependency;
-use crate::gate::Gate;
-
-/// Called on each change of a breaker, outside of any lock.
-pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
+use crate::gate::{Gate, OnChange};
 
 /// Builds a [`Dependency`]; every mistake is reported at once by [`DependencyBuilder::build`].
 ///

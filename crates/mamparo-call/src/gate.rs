@@ -13,10 +13,12 @@ use mamparo_core::call::plan::Plan;
 use mamparo_core::rng::Rng;
 use mamparo_core::time::Moment;
 
-use crate::builder::OnChange;
 use crate::observe::Observer;
 use crate::snapshot::Snapshot;
 use crate::{clock, observe};
+
+/// Called on each change of a breaker, outside of any lock.
+pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 
 /// Plan, policies and counters of one dependency.
 pub(crate) struct Gate {

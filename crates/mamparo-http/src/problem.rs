@@ -17,9 +17,6 @@ use serde_json::{Map, Value};
 use crate::client::HttpError;
 use crate::{observe, retry_after};
 
-/// The media type of a problem.
-pub const MEDIA_TYPE: &str = "application/problem+json";
-
 /// The wait that is named when nobody knows better.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -179,7 +176,7 @@ impl IntoResponse for Problem {
         }
         let mut response = (self.inner.status, self.to_json().to_string()).into_response();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(codes::MEDIA_TYPE));
         if let Some(wait) = self.inner.retry_after {
             headers.insert(RETRY_AFTER, retry_after::value(wait));
         }

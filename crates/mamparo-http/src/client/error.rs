@@ -98,7 +98,7 @@ impl Upstream {
     pub(super) fn read(answer: &Response) -> Option<Box<Self>> {
         let media = answer.headers.get(CONTENT_TYPE)?.to_str().ok()?;
         let media = media.split(';').next().unwrap_or_default().trim();
-        if !media.eq_ignore_ascii_case(crate::problem::MEDIA_TYPE) {
+        if !media.eq_ignore_ascii_case(codes::MEDIA_TYPE) {
             return None;
         }
         let document: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;

@@ -154,7 +154,7 @@ async fn send_attempt(
         let late = || observe::sent_after_deadline(&shared.dependency);
         shared.transport.send(request, attempt.deadline, hurried, late).await
     };
-    report.finished(&outcome);
+    report.finished(outcome.as_ref().map_or_else(HttpError::reason, |_| "success"));
     outcome
 }
 

@@ -1,5 +1,8 @@
 //! The codes that mamparo itself answers with. An application adds its own (`OUT_OF_STOCK`).
 
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
 /// 503: a dependency is down, slow or protected by its policies; come back later.
 pub const DEPENDENCY_UNAVAILABLE: &str = "DEPENDENCY_UNAVAILABLE";
 /// 502: a dependency gave a final answer that is no success.

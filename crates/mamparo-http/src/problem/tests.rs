@@ -79,7 +79,7 @@ async fn a_problem_is_a_document_with_its_media_type_and_request_id() {
         .extension("status", 200);
     let response = context.scope(async { problem.into_response() }).await;
     assert_eq!(response.status(), StatusCode::CONFLICT);
-    assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
+    assert_eq!(response.headers()[CONTENT_TYPE], codes::MEDIA_TYPE);
     assert!(response.headers().get(RETRY_AFTER).is_none());
     let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
     let document: Value = serde_json::from_slice(&body).unwrap();
