@@ -78,6 +78,7 @@ async fn inventory_with(held: &[(&str, Duration)]) -> SqliteStore {
         };
         let then = clock::wall().minus(*age);
         saga::reserve(&mut tx, &order, 10 * HOUR, then).await.unwrap();
+        stock::announce(&mut tx, id).await.unwrap();
     }
     store.commit(tx).await.unwrap();
     store

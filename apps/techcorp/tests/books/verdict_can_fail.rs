@@ -118,33 +118,33 @@ const BROKEN: &[(&str, &[&str])] = &[
     (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
-         VALUES ('orders.saga', 'x', 'stock.reserved', '', '', '', 0, 0, '', '')",
+         VALUES ('orders.saga', 'x', 'stock.reserved', '', '', '', 0, 0, '{}', '')",
         &["queues are empty"],
     ),
     (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
-         VALUES ('orders.saga.retry', 'x', 'stock.reserved', '', '', '', 0, 0, '', '')",
+         VALUES ('orders.saga.retry', 'x', 'stock.reserved', '', '', '', 0, 0, '{}', '')",
         &["queues are empty"],
     ),
     (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
-         VALUES ('orders.saga.dlq', 'x', 'stock.reserved', '', '', '', 0, 0, '', '')",
+         VALUES ('orders.saga.dlq', 'x', 'stock.reserved', '', '', '', 0, 0, '{}', '')",
         &["only poison is dead, each in its own queue's letters"],
     ),
     // Poison of another queue: it strayed.
     (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
-         VALUES ('orders.saga.dlq', 'poison/payments.orders.dlq/1', 'x', '', '', '', 0, 0, '', '')",
+         VALUES ('orders.saga.dlq', 'poison/payments.orders.dlq/1', 'x', '', '', '', 0, 0, '{}', '')",
         &["only poison is dead, each in its own queue's letters"],
     ),
     // Poison that nobody says they sent.
     (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
-         VALUES ('orders.saga.dlq', 'poison/orders.saga.dlq/1', 'x', '', '', '', 0, 0, '', '')",
+         VALUES ('orders.saga.dlq', 'poison/orders.saga.dlq/1', 'x', '', '', '', 0, 0, '{}', '')",
         &["all poison is dead"],
     ),
 ];
