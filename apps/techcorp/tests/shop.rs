@@ -305,6 +305,39 @@ async fn the_shop_reconciles_by_itself() {
     shop.staff.stop_all().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_c37_what_waits_is_consumed_at_the_start_before_anything_new_comes() {
+    let mut shop = Shop::open(&PLAIN, &[]).await;
+    shop.staff.stop("notifications").await.unwrap();
+    shop.staff.stop("payments").await.unwrap();
+    let id = shop.ordered(&Post::new("waiting")).await;
+    until("the order waits for payments, and nobody is there", async || {
+        let waits = "SELECT COUNT(*) FROM broker.mamparo_messages WHERE queue = 'payments.orders'";
+        (shop.count(waits).await > 0).then_some(())
+    })
+    .await;
+    // Nothing new is ordered from here on.
+    shop.staff.start("payments").await.unwrap();
+    until("the order is confirmed", async || {
+        (state(&shop, &id).await == "CONFIRMED -").then_some(())
+    })
+    .await;
+    // Ready means subscribed: it does not say so before.
+    shop.staff.start("notifications").await.unwrap();
+    let ready = shop.get("notifications", "/health/ready").await.json();
+    let checks = ready["checks"].as_array().unwrap();
+    let consumer = checks.iter().find(|check| check["name"] == "notifications.orders").unwrap();
+    assert_eq!(consumer["ready"], true, "{ready}");
+    until("the mail is handed over", async || {
+        let key = format!("{id}-confirmed");
+        let mail = fact(&shop, "SELECT subject FROM mail.delivered WHERE key = ?", &key).await;
+        mail.ends_with("is confirmed").then_some(())
+    })
+    .await;
+    shop.holds().await;
+    shop.staff.stop_all().await.unwrap();
+}
+
 /// Makes inventory hold goods for an order, since an hour ago, whatever became of it.
 async fn hold(shop: &Shop, id: &str) {
     let address = format!("sqlite:{}", shop.dir().join("inventory.db").display());

@@ -143,7 +143,7 @@ async fn what_is_given_back_waits_for_its_time_and_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn messages_move_on_when_their_ttl_is_over_never_early_and_untouched() {
+async fn messages_c29_messages_move_on_when_their_ttl_is_over_never_early_and_untouched() {
     let file = File::new();
     let store = file.open().await;
     rows::declare(&store, &queue("q")).await.unwrap();
