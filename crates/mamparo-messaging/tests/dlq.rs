@@ -70,6 +70,28 @@ async fn lesson_s03_poison_that_comes_back_is_not_moved_again_in_the_same_batch(
 }
 
 #[tokio::test]
+async fn chaos_e19_looking_alters_nothing_and_a_batch_hides_no_newer_failure() {
+    let shop = shop().await;
+    let first = dead(&shop, &["order.created"], 3).await;
+    let look = async || dlq::select(&shop.broker, QUEUE, &Filter::default()).await.unwrap();
+    let places = |selected: &dlq::Selected| {
+        selected.messages.iter().map(|stored| (stored.tag, stored.since)).collect::<Vec<_>>()
+    };
+    let selected = look().await;
+    assert_eq!(places(&look().await), places(&selected), "the same places, the same times");
+    let seen: Vec<Message> = selected.messages.iter().map(|s| s.message.clone()).collect();
+    assert_eq!(seen, first, "headers and bodies untouched");
+
+    // Fails while somebody thinks about the first three.
+    let newer = dead(&shop, &["order.paid"], 1).await;
+    let outcome = dlq::replay(&shop.broker, &selected, "ana", "").await.unwrap();
+    assert_eq!(outcome.done, ids(first), "each is really back in its queue");
+    assert_eq!(shop.depth("").await, 3);
+    let left = look().await.messages.into_iter().map(|stored| stored.message);
+    assert_eq!(ids(left), ids(newer), "and the newer one is still there to be seen");
+}
+
+#[tokio::test]
 async fn lesson_s04_s05_messages_c39_a_replay_is_one_copy_that_starts_over() {
     let shop = shop().await;
     let sent = dead(&shop, &["order.created"], 1).await.remove(0);
