@@ -128,6 +128,7 @@ async fn what_can_not_be_sold_or_paid_is_cancelled_with_the_reason_and_one_mail(
     let half = shop.ordered(&half).await;
     let verdict = shop.holds().await;
     assert_eq!((verdict.facts.confirmed, verdict.facts.cancelled), (1, 3));
+    assert_eq!(verdict.facts.timed_out, 0, "the watchdog had no part in it");
 
     for (id, ended, cash) in [
         (&paid, "CONFIRMED -", "CHARGE 2498"),
@@ -207,7 +208,7 @@ async fn a_charge_that_is_answered_after_the_cancellation_is_refunded_once() {
     .await;
     shop.staff.weather("psp").set(Sky::Clear);
     let facts = shop.holds().await.facts;
-    assert_eq!((facts.charges, facts.refunds, facts.cancelled), (1, 1, 1));
+    assert_eq!((facts.charges, facts.refunds, facts.timed_out), (1, 1, 1));
     assert_eq!(money(&shop, &id).await, "CHARGE 1749, REFUND 1749");
     assert_eq!(state(&shop, &id).await, "CANCELLED PAYMENT_TIMEOUT");
     assert_eq!(mails(&shop, &id).await, format!("Your order {id} is cancelled: PAYMENT_TIMEOUT"));
@@ -252,7 +253,7 @@ async fn lesson_w02_a_payment_that_comes_after_the_cancellation_never_revives_th
 
     shop.staff.start("orders").await.unwrap();
     let facts = shop.holds().await.facts;
-    assert_eq!((facts.charges, facts.refunds, facts.cancelled), (1, 1, 1));
+    assert_eq!((facts.charges, facts.refunds, facts.timed_out), (1, 1, 1));
     assert_eq!(state(&shop, &id).await, "CANCELLED PAYMENT_TIMEOUT");
     assert_eq!(money(&shop, &id).await, "CHARGE 1749, REFUND 1749");
     assert_eq!(mails(&shop, &id).await, format!("Your order {id} is cancelled: PAYMENT_TIMEOUT"));

@@ -29,6 +29,8 @@ pub struct Facts {
     pub confirmed: u64,
     /// Given up, with a reason and without a trace.
     pub cancelled: u64,
+    /// Of these, given up by the watchdog.
+    pub timed_out: u64,
     /// Neither, after the drain.
     pub stuck: u64,
     /// Charges in the PSP's ledger.
@@ -77,6 +79,9 @@ impl Verdict {
 
 const STUCK: &str =
     "SELECT COUNT(*) FROM orders.orders WHERE state NOT IN ('CONFIRMED', 'CANCELLED')";
+
+const TIMED_OUT: &str = "SELECT COUNT(*) FROM orders.orders
+     WHERE state = 'CANCELLED' AND reason IN ('STOCK_TIMEOUT', 'PAYMENT_TIMEOUT')";
 
 const DOUBLE: &str = "SELECT COUNT(*) FROM (SELECT order_id FROM psp.ledger WHERE kind = 'CHARGE'
      GROUP BY order_id HAVING COUNT(*) > 1)";
@@ -170,6 +175,7 @@ pub async fn judge(books: &mut SqliteConnection, poisoned: u64) -> Result<Verdic
         accepted: states.pending + states.reserved + states.confirmed + states.cancelled,
         confirmed: states.confirmed,
         cancelled: states.cancelled,
+        timed_out: count(books, TIMED_OUT).await?,
         stuck: count(books, STUCK).await?,
         charges: count(books, "SELECT COUNT(*) FROM psp.ledger WHERE kind = 'CHARGE'").await?,
         refunds: count(books, "SELECT COUNT(*) FROM psp.ledger WHERE kind = 'REFUND'").await?,
