@@ -67,6 +67,7 @@ pub async fn run(
         seen: Arc::clone(&seen),
         rate: options.rate,
         rng: SeededRng::new(rng.next_u64()),
+        regular_at: [0.25, 0.5].map(|part| begins.plus(ends.since(begins).mul_f64(part))).into(),
     };
     let mut view = View::open(&staff, &seen, start, options.length, [begins, ends, until]).await?;
     let (note, notes) = mpsc::channel();

@@ -64,6 +64,8 @@ pub struct Seen {
     pub answered: BTreeSet<String>,
     /// Same key, two different orders: must stay 0.
     pub split_keys: u64,
+    /// The first shopper who was answered with 201.
+    pub regular: Option<u64>,
 }
 
 /// Shared with the live view.
@@ -85,17 +87,38 @@ pub struct Traffic {
     pub rate: f64,
     /// The seed.
     pub rng: SeededRng,
+    /// When the regular customer comes, in this order: lists of somebody who has orders are then
+    /// asked for even where traffic is thin.
+    pub regular_at: Vec<Moment>,
 }
 
 /// What a shopper is about to do.
 #[derive(Debug, Clone)]
 struct Intent {
-    client: String,
-    customer: String,
+    shopper: u64,
     key: String,
     lines: Value,
-    list: bool,
+    list: Option<List>,
     twice: bool,
+}
+
+/// When a shopper looks at the list of orders.
+#[derive(Debug, Clone, Copy)]
+enum List {
+    /// While the order is under way.
+    Meanwhile,
+    /// When the order was answered.
+    Afterwards,
+}
+
+impl Intent {
+    fn client(&self) -> String {
+        format!("shopper-{}", self.shopper)
+    }
+
+    fn customer(&self) -> String {
+        format!("c-{}", self.shopper)
+    }
 }
 
 impl Traffic {
@@ -110,13 +133,26 @@ impl Traffic {
                 () = clock::sleep_until(next) => {
                     next = next.plus(pause);
                     serial += 1;
-                    let intent = self.intend(serial);
+                    let intent = self.who_comes(serial, clock::now());
                     out.push(act(self.gateway.clone(), Arc::clone(&self.seen), intent));
                 }
                 Some(()) = out.next() => {}
             }
         }
         while out.next().await.is_some() {}
+    }
+
+    /// A shopper as the seed has it; or the regular customer, when it is time.
+    fn who_comes(&mut self, serial: u64, now: Moment) -> Intent {
+        let intent = self.intend(serial);
+        let regular = with(&self.seen, |seen| seen.regular);
+        match (regular, self.regular_at.first()) {
+            (Some(shopper), Some(at)) if *at <= now => {
+                self.regular_at.remove(0);
+                Intent { shopper, list: Some(List::Meanwhile), twice: false, ..intent }
+            }
+            _ => intent,
+        }
     }
 
     fn intend(&mut self, serial: u64) -> Intent {
@@ -140,41 +176,51 @@ impl Traffic {
             }
         };
         Intent {
-            client: format!("shopper-{shopper}"),
-            customer: format!("c-{shopper}"),
+            shopper,
             key: format!("{:016x}-{serial}", rng.next_u64()),
             lines,
-            list: rng.chance(0.5),
+            list: rng.chance(0.5).then_some(List::Afterwards),
             twice: rng.chance(0.05),
         }
     }
 }
 
 async fn act(gateway: HttpClient, seen: Shared, intent: Intent) {
-    let context = Context { client: Some(intent.client.as_str().into()), ..Context::default() };
+    let context = Context { client: Some(intent.client().into()), ..Context::default() };
     context
         .scope(async {
-            let first = order(&gateway, &seen, &intent);
-            if intent.twice {
-                let (one, other) = tokio::join!(first, order(&gateway, &seen, &intent));
-                if let (Some(one), Some(other)) = (one, other)
-                    && one != other
-                {
-                    with(&seen, |seen| seen.split_keys += 1);
+            match intent.list {
+                None => buy(&gateway, &seen, &intent).await,
+                Some(List::Meanwhile) => {
+                    tokio::join!(buy(&gateway, &seen, &intent), list(&gateway, &seen, &intent));
                 }
-            } else {
-                first.await;
-            }
-            if intent.list {
-                list(&gateway, &seen, &intent.customer).await;
+                Some(List::Afterwards) => {
+                    buy(&gateway, &seen, &intent).await;
+                    list(&gateway, &seen, &intent).await;
+                }
             }
         })
         .await;
 }
 
+/// Orders, or clicks twice.
+async fn buy(gateway: &HttpClient, seen: &Shared, intent: &Intent) {
+    let first = order(gateway, seen, intent);
+    if !intent.twice {
+        first.await;
+        return;
+    }
+    let (one, other) = tokio::join!(first, order(gateway, seen, intent));
+    if let (Some(one), Some(other)) = (one, other)
+        && one != other
+    {
+        with(seen, |seen| seen.split_keys += 1);
+    }
+}
+
 /// Orders, and sends the same again when no answer came. The order's id, if there is one.
 async fn order(gateway: &HttpClient, seen: &Shared, intent: &Intent) -> Option<String> {
-    let body = json!({ "customerId": intent.customer, "lines": intent.lines });
+    let body = json!({ "customerId": intent.customer(), "lines": intent.lines });
     for _ in 0..=RESENDS {
         let at = clock::now();
         let request = gateway.post("/v1/orders").idempotency_key(&intent.key).json(&body);
@@ -184,6 +230,9 @@ async fn order(gateway: &HttpClient, seen: &Shared, intent: &Intent) -> Option<S
         let id = id.and_then(|order| Some(order.get("id")?.as_str()?.to_owned()));
         with(seen, |seen| {
             seen.samples.push(sample);
+            if id.is_some() {
+                seen.regular.get_or_insert(intent.shopper);
+            }
             seen.answered.extend(id.clone());
         });
         if sample.status.is_some() {
@@ -193,9 +242,9 @@ async fn order(gateway: &HttpClient, seen: &Shared, intent: &Intent) -> Option<S
     None
 }
 
-async fn list(gateway: &HttpClient, seen: &Shared, customer: &str) {
+async fn list(gateway: &HttpClient, seen: &Shared, intent: &Intent) {
     let at = clock::now();
-    let answer = gateway.get("/v1/orders").query("customerId", customer).send().await;
+    let answer = gateway.get("/v1/orders").query("customerId", intent.customer()).send().await;
     let mut sample = sample(Did::List, at, &answer);
     let page = answer.ok().and_then(|answer| answer.json::<Value>().ok());
     sample.partial = page.is_some_and(|page| page["partial"] == true);
@@ -239,20 +288,44 @@ mod tests {
 
     use super::*;
 
+    fn traffic(seed: u64) -> Traffic {
+        let dependency = Dependency::builder("gateway").build().unwrap();
+        Traffic {
+            gateway: HttpClient::new("http://127.0.0.1:9", dependency).unwrap(),
+            seen: Shared::default(),
+            rate: 10.0,
+            rng: SeededRng::new(seed),
+            regular_at: Vec::new(),
+        }
+    }
+
     #[test]
     fn a_seed_replays_the_traffic() {
         let sent = |seed| {
-            let dependency = Dependency::builder("gateway").build().unwrap();
-            let mut traffic = Traffic {
-                gateway: HttpClient::new("http://127.0.0.1:9", dependency).unwrap(),
-                seen: Shared::default(),
-                rate: 10.0,
-                rng: SeededRng::new(seed),
-            };
+            let mut traffic = traffic(seed);
             (1..=200).map(|serial| format!("{:?}", traffic.intend(serial))).collect::<Vec<_>>()
         };
         assert_eq!(sent(7), sent(7));
         assert_ne!(sent(7), sent(8));
+    }
+
+    #[test]
+    fn somebody_who_has_orders_looks_at_them_when_it_is_time_however_thin_traffic_is() {
+        let after = |seconds| Moment::ORIGIN.plus(Duration::from_secs(seconds));
+        let mut traffic = traffic(7);
+        traffic.regular_at = vec![after(4), after(5)];
+        let is_regular = |traffic: &mut Traffic, seconds| {
+            let intent = traffic.who_comes(seconds, after(seconds));
+            let meanwhile = matches!(intent.list, Some(List::Meanwhile));
+            meanwhile.then_some(intent.shopper)
+        };
+        // Nobody has an order yet: who should look waits until somebody has.
+        assert_eq!(is_regular(&mut traffic, 4), None);
+        with(&traffic.seen, |seen| seen.regular = Some(41));
+        assert_eq!(is_regular(&mut traffic, 3), None, "not yet");
+        for expected in [Some(41), Some(41), None] {
+            assert_eq!(is_regular(&mut traffic, 9), expected);
+        }
     }
 
     #[test]
