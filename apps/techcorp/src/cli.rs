@@ -44,7 +44,7 @@ enum Command {
     /// Runs the whole shop in this process, on SQLite and the embedded broker.
     All {
         /// Where databases are kept.
-        #[arg(long, default_value = "techcorp-data")]
+        #[arg(long, value_name = "DIR", default_value = "techcorp-data")]
         data: PathBuf,
     },
     /// Runs the shop under traffic and a scripted fault, and judges it by its books.
@@ -65,26 +65,28 @@ struct DemoArgs {
     #[arg(long = "for", default_value = "30s", value_parser = length)]
     length: Duration,
     /// Orders a second, 1 to 200.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     rate: u32,
     /// Replays the traffic of an earlier run.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Prints the report as JSON.
     #[arg(long)]
     json: bool,
     /// Keeps policy files and databases in this directory, which must be empty or new.
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
-/// `techcorp SERVICE [--config FILE]`
+/// Runs one service of the shop.
 #[derive(Debug, Parser)]
+#[command(override_usage = "techcorp SERVICE [--config FILE]")]
 struct ServiceArgs {
-    /// The service.
+    /// gateway, bff, orders, catalog, customers, inventory, payments, notifications, psp or mail.
+    #[arg(value_name = "SERVICE")]
     service: String,
     /// Its policy file; the one it comes with when not given.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
@@ -140,7 +142,7 @@ async fn one(words: Vec<String>) -> ExitCode {
     let name = args.service.as_str();
     if !SERVICES.contains(&name) {
         say(&format!("failed to start {name:?}: the shop has no such service"));
-        say(&format!("hint: there are {}, and all, demo", SERVICES.join(", ")));
+        say(&format!("hint: services are {}; all of them: techcorp all", SERVICES.join(", ")));
         return ExitCode::from(UNUSABLE);
     }
     let loaded = match &args.config {

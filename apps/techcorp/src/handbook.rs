@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use mamparo::core::saga::order::{ORDER, Then};
+use mamparo::service::telemetry::{METRICS, Metric};
 use mamparo::topology::{self, Problems};
 
 use crate::shop::{SERVICES, default_policy};
@@ -12,6 +13,17 @@ const HEAD: &str = "\
 
 Made from the services' policy files and the order's table; a test keeps it true. After changing those, run
 `UPDATE_HANDBOOK=1 cargo test -p techcorp --lib handbook`.
+
+## Start it
+
+```sh
+cargo run --release -p techcorp -- all           # everything in one process; books in techcorp-data
+curl -i http://127.0.0.1:8080/v1/orders -H 'content-type: application/json' -H 'Idempotency-Key: k-1' \\
+    -d '{\"customerId\": \"c-1\", \"lines\": [{\"productId\": \"p-1\", \"quantity\": 2}]}'
+```
+
+Products are `p-1` to `p-20`, customers `c-1` to `c-40`. The gateway listens on 127.0.0.1:8080; the others on
+`listen` of their files in `apps/techcorp/config`. Ctrl-C stops it in order.
 
 ## What you can ask of it
 
@@ -27,6 +39,12 @@ Made from the services' policy files and the order's table; a test keeps it true
 
 Money is integer cents. Clients name themselves by `x-client-id`; put an authentication in front of the gateway
 before strangers reach it.
+
+## What it says
+
+`MAMPARO_LOG=warn` leaves what went wrong: each line names service and dependency, attempt and wait, and stands
+under its request (`request_id`) or message (`queue`, and `key`, which is the order's id). `MAMPARO_LOG_FORMAT=json`
+is for machines. Logs go to stderr. The metrics are [below](#metrics).
 
 ## An order's life
 
@@ -71,6 +89,11 @@ pub fn page() -> Result<String, Problems> {
                 queue.runbook.value.trim_start_matches("docs/"),
             );
         }
+    }
+    text.push_str("\n## Metrics\n\n| metric | kind | what |\n|---|---|---|\n");
+    for Metric { name, kind, help } in METRICS {
+        let kind = format!("{kind:?}").to_lowercase();
+        let _ = writeln!(text, "| `{name}` | {kind} | {help} |");
     }
     Ok(text)
 }

@@ -72,7 +72,7 @@ fn who_asks_for_what_there_is_not_is_told_what_there_is() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("orders.toml"), default_policy("orders").unwrap()).unwrap();
     for (words, reason, way_out) in [
-        (&["nosuch"][..], "no such service", "hint: there are psp, mail, catalog"),
+        (&["nosuch"][..], "no such service", "hint: services are psp, mail, catalog"),
         (&["gateway", "--config", "orders.toml"], "orders.toml:3", "the file of \"orders\""),
         (&["orders", "--config", "missing.toml"], "missing.toml", "nothing was started"),
         (&["orders", "--confg", "orders.toml"], "--confg", "--config"),

@@ -25,7 +25,7 @@ pub enum CallError<E> {
         attempts: u32,
     },
     /// The last attempt did not answer in time; nobody knows whether it ran.
-    #[error("call {dependency}: no answer within {after:?} (attempt {attempts})")]
+    #[error("call {dependency}: no answer within {after:?} (attempt {attempts}, {})", gave_up.slug())]
     TimedOut {
         /// The dependency's name.
         dependency: Arc<str>,
@@ -39,7 +39,7 @@ pub enum CallError<E> {
         retry_after: Option<Duration>,
     },
     /// The last attempt failed with an answer or a transport error.
-    #[error("call {dependency}: attempt {attempts} failed ({gave_up:?})")]
+    #[error("call {dependency}: attempt {attempts} failed ({})", gave_up.slug())]
     Failed {
         /// The dependency's name.
         dependency: Arc<str>,

@@ -147,22 +147,10 @@ impl Observer {
     }
 
     fn attempt_ended(&self, plan: &Plan, event: Event) {
-        let outcome = match event {
-            Event::Succeeded => return self.attempts_succeeded.increment(1),
-            Event::Failed(Failure { kind: Kind::Transient, .. }) => "transient",
-            Event::Failed(Failure { kind: Kind::Permanent, .. }) => "permanent",
-            Event::Failed(Failure { kind: Kind::Unknown, .. }) => "unknown",
-            Event::Failed(Failure { kind: Kind::Neutral, .. }) => "neutral",
-            Event::TimedOut => "timeout",
-            Event::Panicked => "panic",
-            Event::Cancelled => "cancelled",
-            // These end no attempt.
-            Event::Start
-            | Event::SlotGranted
-            | Event::QueueTimedOut
-            | Event::CircuitOpened
-            | Event::WaitOver => return,
-        };
+        if event == Event::Succeeded {
+            return self.attempts_succeeded.increment(1);
+        }
+        let Some(outcome) = outcome(event) else { return };
         metrics::counter!(
             ATTEMPTS,
             "service" => plan.service.clone(), "dependency" => plan.dependency.clone(),
@@ -182,6 +170,7 @@ impl Observer {
         )
         .increment(1);
         tracing::warn!(
+            service = plan.service,
             dependency = plan.dependency,
             reason = reason.slug(),
             retry_after_ms = retry_after.map(millis),
@@ -205,6 +194,7 @@ impl Observer {
             .increment(1);
         }
         tracing::warn!(
+            service = plan.service,
             dependency = plan.dependency,
             from = change.from.name(),
             to = change.to.name(),
@@ -214,19 +204,39 @@ impl Observer {
     }
 }
 
+/// How an attempt ended, in one word for logs and metrics. `None` for what ends no attempt.
+const fn outcome(event: Event) -> Option<&'static str> {
+    match event {
+        Event::Succeeded => Some("success"),
+        Event::Failed(Failure { kind: Kind::Transient, .. }) => Some("transient"),
+        Event::Failed(Failure { kind: Kind::Permanent, .. }) => Some("permanent"),
+        Event::Failed(Failure { kind: Kind::Unknown, .. }) => Some("unknown"),
+        Event::Failed(Failure { kind: Kind::Neutral, .. }) => Some("neutral"),
+        Event::TimedOut => Some("timeout"),
+        Event::Panicked => Some("panic"),
+        Event::Cancelled => Some("cancelled"),
+        Event::Start
+        | Event::SlotGranted
+        | Event::QueueTimedOut
+        | Event::CircuitOpened
+        | Event::WaitOver => None,
+    }
+}
+
 fn retrying(plan: &Plan, attempt: u32, after: Duration, cause: Event) {
     tracing::warn!(
+        service = plan.service,
         dependency = plan.dependency,
         attempt,
         wait_ms = millis(after),
-        ?cause,
+        cause = outcome(cause),
         "attempt failed, will retry"
     );
 }
 
 /// The machine refused an event: a bug of ours that must not stay unseen.
 pub(crate) fn misfit(plan: &Plan, misfit: &Misfit) {
-    tracing::error!(dependency = plan.dependency, %misfit, "call was not released");
+    tracing::error!(service = plan.service, dependency = plan.dependency, %misfit, "call was not released");
 }
 
 /// The hook of a breaker's changes panicked; the call goes on.

@@ -29,7 +29,7 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "NAME")]
         actor: Option<String>,
         /// Why, for whoever sees the message next.
-        #[arg(long, value_name = "TEXT", default_value = "")]
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
     },
     /// Throw dead letters away; an archived copy stays.
@@ -236,7 +236,8 @@ fn show(which: &Which, selected: &Selected, missing: &[String]) -> Exit {
         line("type", &message.kind);
         line("key", &message.key);
         line("dead since", &stored.since.to_string());
-        line("published", &format!("{} {}", message.exchange, message.routing_key));
+        let published = format!("{} {}", message.exchange, message.routing_key);
+        line("published", published.trim_start());
         for (name, value) in &message.headers {
             line("header", &format!("{name}: {value}"));
         }

@@ -1,6 +1,7 @@
 //! The one room of messaging that speaks to metrics and the log, from what the machines answered.
 
 use mamparo_core::message::delivery::Decision;
+use mamparo_core::message::headers;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::relay::Alarm;
 use mamparo_store::outbox::OutboxStats;
@@ -26,6 +27,14 @@ pub const METRICS: [(&str, &[&str], &str); 11] = [
     ("mamparo_outbox_oldest_seconds", &[], "age of the oldest waiting event"),
     ("mamparo_dlq_operations_total", &["queue", "verb"], "dead letters replayed or discarded"),
 ];
+
+/// What a message's handling and the calls that it makes are logged under; at the level of errors,
+/// so that warnings say which message they are about even where nothing less is logged.
+pub(crate) fn handling(queue: &str, message: &Message) -> tracing::Span {
+    let (kind, key) = (&message.kind, &message.key);
+    let request_id = message.header(headers::REQUEST_ID);
+    tracing::error_span!("message", queue, kind, key, request_id)
+}
 
 /// A message was settled.
 pub(crate) fn settled(queue: &str, message: &Message, decision: &Decision) {

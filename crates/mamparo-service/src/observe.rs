@@ -10,9 +10,13 @@ pub(crate) fn stage(service: &str, change: &Change) {
     let ready = if change.to == Stage::Ready { 1.0 } else { 0.0 };
     metrics::gauge!("mamparo_ready", "service" => service.to_owned()).set(ready);
     let (from, to, why) = (change.from, change.to, change.why);
-    match to {
-        Stage::NotReady => tracing::warn!(service, ?from, ?to, why, "not ready"),
-        Stage::Starting | Stage::Ready | Stage::Draining | Stage::Stopped => {
+    match (from, to) {
+        // Every start passes through here; it is news when it stays.
+        (Stage::Starting, Stage::NotReady) => {
+            tracing::info!(service, ?from, ?to, why, "not ready yet");
+        }
+        (_, Stage::NotReady) => tracing::warn!(service, ?from, ?to, why, "not ready"),
+        (_, Stage::Starting | Stage::Ready | Stage::Draining | Stage::Stopped) => {
             tracing::info!(service, ?from, ?to, why, "stage changed");
         }
     }

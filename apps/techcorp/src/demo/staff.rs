@@ -10,6 +10,7 @@ use mamparo::http::HttpClient;
 use mamparo::service::{CancellationToken, Role, ServiceError, ShutdownReport, Tasks, Telemetry};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
+use tracing::level_filters::LevelFilter;
 
 use super::DemoError;
 use super::site::Site;
@@ -111,6 +112,8 @@ impl Staff {
     }
 
     fn start_apart(&self, service: &'static str) -> Result<Place, DemoError> {
+        // Its logs belong beside those of this process, whose variables it shares.
+        let quiet = LevelFilter::current() == LevelFilter::OFF;
         let child = Command::new(&self.program)
             .arg(service)
             .arg("--config")
@@ -121,7 +124,7 @@ impl Staff {
             .env_remove("MAMPARO_BROKER")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(if quiet { Stdio::null() } else { Stdio::inherit() })
             .kill_on_drop(true)
             .spawn();
         let path = self.program.display().to_string();

@@ -10,6 +10,7 @@ use mamparo::http::server::{Json, Query};
 use mamparo::http::{HttpClient, Problem};
 use serde::{Deserialize, Serialize};
 
+use super::answers::chain;
 use super::catalog::ProductList;
 use super::orders::http::{OrderList, OrderView};
 use super::trouble;
@@ -88,7 +89,8 @@ impl Bff {
                 return None;
             }
             Err(error) => {
-                tracing::warn!(%error, fallback = "partial", "no product names");
+                let error = chain(&error);
+                tracing::warn!(error, fallback = "partial", "no product names");
                 return None;
             }
         };

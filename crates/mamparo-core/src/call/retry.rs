@@ -23,6 +23,20 @@ pub enum GiveUp {
     CircuitOpen,
 }
 
+impl GiveUp {
+    /// The stable code in logs and error texts.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::Permanent => "permanent",
+            Self::MayHaveRun => "may-have-run",
+            Self::AttemptsSpent => "attempts-spent",
+            Self::DeadlineTooNear => "deadline-too-near",
+            Self::CircuitOpen => "circuit-open",
+        }
+    }
+}
+
 /// How often and how far apart. Default: 3 attempts with the default [`Backoff`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {

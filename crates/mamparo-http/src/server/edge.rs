@@ -34,7 +34,8 @@ pub async fn layer(State(identity): State<Identity>, request: Request, next: Nex
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let span = tracing::info_span!(
+    // At the level of errors: whoever asks for warnings only still sees whose request they are of.
+    let span = tracing::error_span!(
         "request",
         request_id = %request_id,
         trace_id = %trace.trace_id(),

@@ -16,6 +16,7 @@ use mamparo_store::attempts::Attempt;
 use mamparo_store::inbox::{self, Seen};
 use mamparo_store::{Backend, Store, Transaction, attempts};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tracing::Instrument as _;
 
 use crate::broker::{Delivery, Settled, Subscription};
 use crate::error::chain;
@@ -191,7 +192,9 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     async fn answer(&self, message: &Message) -> (Answer, bool) {
         let (now, after) = (clock::now(), self.policy.handler_timeout);
         let context = message.context().with_budget(now, after);
-        let handled = AssertUnwindSafe(context.scope(self.handle(message))).catch_unwind();
+        let span = observe::handling(&self.policy.queue, message);
+        let handled = context.scope(self.handle(message)).instrument(span);
+        let handled = AssertUnwindSafe(handled).catch_unwind();
         let until = clock::instant_of(now.plus(after));
         match tokio::time::timeout_at(until, handled).await {
             // Not within the deadline: a commit that is cut off may have happened, and the last
