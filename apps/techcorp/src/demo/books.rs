@@ -40,19 +40,6 @@ pub async fn count(books: &mut SqliteConnection, query: &'static str) -> Result<
     Ok(u64::try_from(number).unwrap_or(0))
 }
 
-/// How many events all consumers together have applied, and mails were delivered.
-///
-/// # Errors
-/// What the database said.
-pub async fn applied(books: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
-    const APPLIED: &str = "SELECT (SELECT COUNT(*) FROM orders.mamparo_inbox)
-         + (SELECT COUNT(*) FROM inventory.mamparo_inbox)
-         + (SELECT COUNT(*) FROM payments.mamparo_inbox)
-         + (SELECT COUNT(*) FROM notifications.mamparo_inbox)
-         + (SELECT COUNT(*) FROM mail.delivered)";
-    count(books, APPLIED).await
-}
-
 /// What is not yet at rest, in words; empty when the shop is drained.
 ///
 /// # Errors

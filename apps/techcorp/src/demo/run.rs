@@ -17,7 +17,7 @@ use super::site::Site;
 use super::staff::Staff;
 use super::traffic::{Shared, Traffic, with};
 use super::verdict::Verdict;
-use super::view::{Screen, View};
+use super::view::{DRAIN, Screen, View};
 use super::{DemoError, books, checks, metrics, script, verdict};
 use crate::shop::SERVICES;
 
@@ -88,7 +88,7 @@ pub async fn run(
     verdict.add("every order that was answered 201 is in the books", lost);
     let late = metrics::total(&text, "mamparo_attempts_after_deadline_total");
     verdict.add("no attempt was sent after its deadline", late);
-    verdict.add("the shop came to rest in time", u64::from(!drained.at_rest));
+    verdict.add("the shop came to rest in time", u64::from(drained.is_none()));
     let unclean = stops.iter().filter(|report| !report.clean()).count() as u64;
     verdict.add("every service stopped in order, nothing cut off", unclean);
     let psp_failed = checks::failed_attempts(&text, "psp");
@@ -103,7 +103,7 @@ pub async fn run(
         traffic: with(&seen, |seen| report::traffic(seen, begins, ends)),
         breaker_openings: openings(&text),
         killed_mid_charge: told.killed_mid_charge,
-        drain_seconds: drained.took.as_secs_f64(),
+        drain_seconds: drained.unwrap_or(DRAIN).as_secs_f64(),
         slowest_stop_seconds: slowest.as_secs_f64(),
         shortened: report::shortened(scenario),
     })

@@ -11,7 +11,6 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use mamparo::call::{CallError, Context, clock};
 use mamparo::core::rng::{Rng, SeededRng};
 use mamparo::core::time::Moment;
-use mamparo::http::problem::codes::DEADLINE_EXCEEDED;
 use mamparo::http::{HttpClient, HttpError, Response};
 use serde_json::{Value, json};
 
@@ -49,8 +48,6 @@ pub struct Sample {
     pub status: Option<u16>,
     /// A refusal that says when to come back, as problem+json.
     pub honest: bool,
-    /// A refusal for want of time: the budget was used up before the work was done.
-    pub late: bool,
     /// A list without product names that says so.
     pub partial: bool,
 }
@@ -259,14 +256,12 @@ fn sample(did: Did, at: Moment, answer: &Result<Response, CallError<HttpError>>)
     };
     let header = |name| said.and_then(|said| said.headers.get(name)?.to_str().ok());
     let problem = header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/problem"));
-    let code = answer.as_ref().err().and_then(|error| error.cause()?.upstream_code());
     Sample {
         did,
         at,
         took,
         status: said.map(|said| said.status.as_u16()),
         honest: problem && header(RETRY_AFTER).is_some(),
-        late: code == Some(DEADLINE_EXCEEDED),
         partial: false,
     }
 }

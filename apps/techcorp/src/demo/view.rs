@@ -15,9 +15,8 @@ use super::traffic::{Shared, percentile, with};
 use super::{DemoError, books, metrics};
 use crate::services::answers::chain;
 
-/// How long the shop may apply no event at all, after the last request, before it counts as stuck.
-/// A slow machine may take its time for all that waits, as long as it gets on.
-const STANDSTILL: Duration = Duration::from_secs(90);
+/// How long the shop may take to come to rest after the last request.
+pub(super) const DRAIN: Duration = Duration::from_secs(90);
 /// The live view looks back this far.
 const RECENT: Duration = Duration::from_secs(3);
 /// Time between two looks.
@@ -29,33 +28,6 @@ pub trait Screen {
     fn look(&mut self, look: &Look);
     /// Something happened.
     fn note(&mut self, text: &str);
-}
-
-/// How the shop came to rest after the last request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Drain {
-    /// How long it took, or was waited for.
-    pub(super) took: Duration,
-    /// Did it?
-    pub(super) at_rest: bool,
-}
-
-/// How far the shop has got with the events that wait. Each is applied once, so that whoever goes
-/// in circles makes no progress.
-#[derive(Debug)]
-struct Progress {
-    applied: u64,
-    last: Moment,
-}
-
-impl Progress {
-    /// `applied` events have been applied by `now`. For how long there has been no new one.
-    fn tell(&mut self, now: Moment, applied: u64) -> Duration {
-        if applied > self.applied {
-            *self = Self { applied, last: now };
-        }
-        now.since(self.last)
-    }
 }
 
 /// What the live view looks at.
@@ -127,24 +99,23 @@ impl View {
         }
     }
 
-    /// Waits until everything is at rest, or nothing has moved for [`STANDSTILL`].
-    pub(super) async fn drain(&mut self, screen: &mut impl Screen) -> Result<Drain, DemoError> {
+    /// Waits until everything is at rest. How long that took; `None` when it did not.
+    pub(super) async fn drain(
+        &mut self,
+        screen: &mut impl Screen,
+    ) -> Result<Option<Duration>, DemoError> {
         let began = clock::now();
-        let (mut shown, mut progress) = (began, Progress { applied: 0, last: began });
+        let mut shown = began;
         loop {
             let unrest = books::unrest(&mut self.books).await;
-            // What can't be read just now tells of no progress, and is read again.
-            let applied = books::applied(&mut self.books).await.unwrap_or_default();
-            let now = clock::now();
-            let stuck = progress.tell(now, applied) >= STANDSTILL;
-            let took = now.since(began);
+            let waited = clock::now().since(began);
             match unrest {
-                Ok(unrest) if unrest.is_empty() => return Ok(Drain { took, at_rest: true }),
-                Ok(unrest) if stuck => {
+                Ok(unrest) if unrest.is_empty() => return Ok(Some(waited)),
+                Ok(unrest) if waited >= DRAIN => {
                     screen.note(&format!("not at rest: {}", unrest.join(", ")));
-                    return Ok(Drain { took, at_rest: false });
+                    return Ok(None);
                 }
-                Err(error) if stuck => return Err(error.into()),
+                Err(error) if waited >= DRAIN => return Err(error.into()),
                 Ok(_) | Err(_) => {}
             }
             if clock::now().since(shown) >= LOOK {
@@ -223,20 +194,6 @@ mod tests {
                 first.send(()).unwrap();
             }
         }
-    }
-
-    #[test]
-    fn a_shop_that_gets_on_has_all_the_time_it_needs_and_one_that_does_not_is_stuck() {
-        let mut now = Moment::ORIGIN;
-        let mut progress = Progress { applied: 0, last: now };
-        for applied in 1..=10 {
-            now = now.plus(STANDSTILL.mul_f64(0.9));
-            assert_eq!(progress.tell(now, applied), Duration::ZERO);
-        }
-        // Neither what was applied before nor a book that could not be read is progress.
-        let half = STANDSTILL / 2;
-        assert_eq!(progress.tell(now.plus(half), 10), half);
-        assert_eq!(progress.tell(now.plus(half * 2), 0), STANDSTILL);
     }
 
     #[tokio::test]
