@@ -4,8 +4,7 @@
 //! The files are the shop's own, with addresses filled in and clocks shortened; what runs is what
 //! the files say, in this process or in another.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use mamparo::core::rng::{Rng, SeededRng};
@@ -19,11 +18,16 @@ use crate::shop::{SERVICES, default_policy};
 /// service that comes back finds its port free.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
+/// Ports of one site: one that claims the others, and one for each service.
+const BLOCK: u16 = 16;
+
+const _: () = assert!(SERVICES.len() < BLOCK as usize, "every service has a port in the block");
+
 /// The place.
 #[derive(Debug)]
 pub struct Site {
     dir: PathBuf,
-    ports: BTreeMap<&'static str, u16>,
+    ports: Ports,
 }
 
 impl Site {
@@ -32,11 +36,7 @@ impl Site {
     /// # Errors
     /// When a file can't be written, or no port is free.
     pub fn lay(dir: &Path, scenario: &Scenario, rng: &mut SeededRng) -> Result<Self, DemoError> {
-        let mut site = Self { dir: dir.to_owned(), ports: BTreeMap::new() };
-        for service in SERVICES {
-            let port = free_port(rng, &site.ports)?;
-            site.ports.insert(service, port);
-        }
+        let site = Self { dir: dir.to_owned(), ports: Ports::claim(rng)? };
         let limits: Vec<_> = SHORTENED.iter().chain(scenario.limits).collect();
         for service in SERVICES {
             let mut file = Table::new();
@@ -72,7 +72,7 @@ impl Site {
     /// A service's base address.
     #[must_use]
     pub fn url(&self, service: &str) -> String {
-        format!("http://127.0.0.1:{}", self.ports.get(service).copied().unwrap_or_default())
+        format!("http://127.0.0.1:{}", self.ports.of(service))
     }
 
     /// The broker's address, as policy files have it.
@@ -83,7 +83,7 @@ impl Site {
 
     /// Addresses of this site that stand in a service's file.
     fn places(&self, service: &str, file: &Table) -> Vec<(String, String)> {
-        let port = self.ports.get(service).copied().unwrap_or_default();
+        let port = self.ports.of(service);
         let mut places = vec![("service/listen".to_owned(), format!("127.0.0.1:{port}"))];
         let section = |name: &str| file.get(name).and_then(Value::as_table);
         if section("service").is_some_and(|table| table.contains_key("store")) {
@@ -119,17 +119,38 @@ fn broken(service: &str, error: &dyn std::error::Error) -> DemoError {
     DemoError::Policy { service: service.to_owned(), why: error.to_string() }
 }
 
-/// A port that nobody listens on and no other service of the shop has.
-fn free_port(rng: &mut SeededRng, taken: &BTreeMap<&'static str, u16>) -> Result<u16, DemoError> {
-    for _ in 0..1_000 {
-        let offset = rng.up_to(u64::from(PORTS.end - PORTS.start - 1));
-        let port = PORTS.start + u16::try_from(offset).unwrap_or_default();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        if !taken.values().any(|other| *other == port) && TcpListener::bind(address).is_ok() {
-            return Ok(port);
+/// A block of ports that belongs to one site until it is dropped.
+///
+/// Services come and go, so their ports are free at times; another shop on the same machine that
+/// looked for free ports just then would take them. Listening on the first port of the block is the
+/// claim to the rest of it: the system gives it to one site only, and takes it back from a dead one.
+#[derive(Debug)]
+struct Ports {
+    first: u16,
+    _claim: TcpListener,
+}
+
+impl Ports {
+    /// A block that no other site has and nobody listens in.
+    fn claim(rng: &mut SeededRng) -> Result<Self, DemoError> {
+        let blocks = u64::from((PORTS.end - PORTS.start) / BLOCK);
+        for _ in 0..1_000 {
+            let block = u16::try_from(rng.up_to(blocks - 1)).unwrap_or_default();
+            let first = PORTS.start + block * BLOCK;
+            let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, first)) else { continue };
+            let mut others = first + 1..first + BLOCK;
+            if others.all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()) {
+                return Ok(Self { first, _claim: claim });
+            }
         }
+        Err(DemoError::NoPort)
     }
-    Err(DemoError::NoPort)
+
+    /// The port of `service`; the claim's own for what is no service.
+    fn of(&self, service: &str) -> u16 {
+        let place = SERVICES.iter().position(|each| *each == service).map_or(0, |place| place + 1);
+        self.first + u16::try_from(place).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +167,17 @@ mod tests {
             let loaded = mamparo::topology::load(&files);
             assert!(loaded.is_ok(), "{}: {}", scenario.name, loaded.unwrap_err());
         }
+    }
+
+    #[test]
+    fn sites_with_the_same_seed_share_no_port_even_while_nobody_listens() {
+        let sites: Vec<Ports> =
+            (0..20).map(|_| Ports::claim(&mut SeededRng::new(7)).unwrap()).collect();
+        let mut ports: Vec<u16> =
+            sites.iter().flat_map(|site| SERVICES.map(|service| site.of(service))).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), sites.len() * SERVICES.len());
     }
 
     #[test]
