@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::call::arithmetic;
 use crate::call::breaker::{BreakerConfig, Over, Trip};
 use crate::call::bulkhead::BulkheadConfig;
+pub use crate::call::mistake::Mistake;
+use crate::call::mistake::Mistakes;
 use crate::call::rate_limit::RateLimitConfig;
 use crate::call::retry::Retry;
 use crate::limits;
@@ -31,21 +33,6 @@ pub struct Plan {
     pub rate_limit: Option<RateLimitConfig>,
 }
 
-/// A value that can't be meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    /// Which value, as in the policy file: `retry.attempts`.
-    pub key: &'static str,
-    /// What is wrong with it, with the numbers.
-    pub text: String,
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.text)
-    }
-}
-
 impl Plan {
     /// A plan without any policy.
     #[must_use]
@@ -65,7 +52,7 @@ impl Plan {
     /// All mistakes, not just the first. Empty when the plan is sound.
     #[must_use]
     pub fn validate(&self) -> Vec<Mistake> {
-        let mut mistakes = Mistakes(Vec::new());
+        let mut mistakes = Mistakes::new();
         mistakes.unless(!self.dependency.is_empty(), "name", || "must not be empty".into());
         self.check_times(&mut mistakes);
         self.check_retry(&mut mistakes);
@@ -81,7 +68,7 @@ impl Plan {
             mistakes.range("rate_limit.burst", limit.burst, 1, u32::MAX);
             mistakes.positive("rate_limit.per", limit.per);
         }
-        mistakes.0
+        mistakes.into_vec()
     }
 
     fn check_times(&self, mistakes: &mut Mistakes) {
@@ -95,7 +82,7 @@ impl Plan {
             && let Err(error) =
                 arithmetic::fits(self.retry.attempts, timeout, &self.retry.backoff, budget)
         {
-            mistakes.0.push(Mistake { key: "budget", text: error.to_string() });
+            mistakes.add("budget", error.to_string());
         }
     }
 
@@ -139,30 +126,6 @@ fn check_breaker(breaker: &BreakerConfig, mistakes: &mut Mistakes) {
                 }
             }
         }
-    }
-}
-
-struct Mistakes(Vec<Mistake>);
-
-impl Mistakes {
-    fn unless(&mut self, sound: bool, key: &'static str, text: impl FnOnce() -> String) {
-        if !sound {
-            self.0.push(Mistake { key, text: text() });
-        }
-    }
-
-    fn range(&mut self, key: &'static str, value: u32, least: u32, most: u32) {
-        self.unless((least..=most).contains(&value), key, || {
-            if most == u32::MAX {
-                format!("is {value}, must be at least {least}")
-            } else {
-                format!("is {value}, must be from {least} to {most}")
-            }
-        });
-    }
-
-    fn positive(&mut self, key: &'static str, value: Duration) {
-        self.unless(!value.is_zero(), key, || "must be more than zero".into());
     }
 }
 
