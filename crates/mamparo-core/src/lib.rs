@@ -12,6 +12,7 @@
 
 pub mod backoff;
 pub mod call;
+pub mod keyed;
 pub mod limits;
 pub mod message;
 pub mod outcome;

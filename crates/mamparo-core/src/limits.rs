@@ -29,6 +29,10 @@ pub const BULKHEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Most calls that a count window remembers (one bit a call: 8 KiB).
 pub const WINDOW_CALLS_MAX: u32 = 65_536;
 
+/// Most keys that any map by key keeps. A million hosts or clients in one process is a mistake of the
+/// configuration, and its table alone takes 50 MB.
+pub const KEYED_KEYS_MAX: usize = 1 << 20;
+
 /// Most buckets (one a client, say) that a keyed rate limit keeps. Full ones are forgotten first.
 pub const RATE_LIMIT_KEYS_MAX: usize = 10_000;
 

@@ -10,7 +10,7 @@ const CORE: &str = "crates/mamparo-core/src/";
 /// vocabulary whose words may use each other.
 const FLOORS: &[&[&str]] = &[
     &["time", "rng", "limits", "table", "change"],
-    &["outcome", "backoff"],
+    &["outcome", "backoff", "keyed"],
     &["call"],
     &["message", "saga", "process"],
 ];
