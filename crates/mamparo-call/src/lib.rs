@@ -6,6 +6,7 @@
 //! - [`dependency`], [`builder`]: what you hold, and how it is made.
 //! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies.
 //! - [`context`]: the deadline and the ids that travel with a request.
+//! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
 //! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
 //! - `observe`: the only file that speaks to logs and metrics of calls.
@@ -15,6 +16,7 @@ pub mod builder;
 pub mod classify;
 pub mod clock;
 pub mod context;
+pub mod deadline;
 pub mod dependency;
 mod driver;
 pub mod error;
