@@ -8,6 +8,7 @@
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
+//! - [`fault`]: faults on purpose, for staging and game days.
 //! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
 //! - `observe`: the only file that speaks to logs and metrics of calls.
 //! - [`clock`]: the only file that reads a clock.
@@ -20,6 +21,7 @@ pub mod deadline;
 pub mod dependency;
 mod driver;
 pub mod error;
+pub mod fault;
 mod gate;
 mod observe;
 pub mod snapshot;

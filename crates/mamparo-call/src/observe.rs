@@ -8,6 +8,7 @@
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
+//! | `mamparo_faults_injected_total` | counter | `service`, `dependency`, `kind` |
 //!
 //! Handles of what happens on every call are fetched once, when the dependency is built: install the
 //! recorder before.
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mamparo_core::call::breaker;
+use mamparo_core::call::fault::{FaultConfig, Injection, Instead};
 use mamparo_core::call::pipeline::{Event, Misfit, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
@@ -32,6 +34,8 @@ const ATTEMPTS: &str = "mamparo_attempts_total";
 const RETRIES: &str = "mamparo_retries_total";
 /// Repeated database transactions.
 const TRANSACTION_RETRIES: &str = "mamparo_transaction_retries_total";
+/// Faults that were injected on purpose.
+const FAULTS: &str = "mamparo_faults_injected_total";
 /// Calls that a guard refused.
 const REFUSALS: &str = "mamparo_refusals_total";
 
@@ -248,6 +252,29 @@ pub(crate) fn hook_panicked(plan: &Plan, change: &breaker::Change) {
 pub(crate) fn transaction_repeated(what: &'static str, attempt: u32, after: Duration) {
     metrics::counter!(TRANSACTION_RETRIES, "transaction" => what).increment(1);
     tracing::warn!(transaction = what, attempt, wait_ms = millis(after), "transaction repeated");
+}
+
+/// Faults on purpose are switched on.
+pub(crate) fn faults_are_on(service: &str, dependency: &str, config: &FaultConfig) {
+    tracing::warn!(service, dependency, ?config, "faults are injected on purpose");
+}
+
+/// A fault befalls a call. Its subject and the seed replay the decision.
+pub(crate) fn fault_injected(service: &str, dependency: &str, injection: &Injection) {
+    let kinds = [injection.delay.map(|_| "latency"), injection.instead.map(Instead::slug)];
+    for kind in kinds.into_iter().flatten() {
+        let (service, dependency) = (service.to_owned(), dependency.to_owned());
+        metrics::counter!(FAULTS, "service" => service, "dependency" => dependency, "kind" => kind)
+            .increment(1);
+    }
+    tracing::warn!(
+        service,
+        dependency,
+        subject = injection.subject,
+        delay_ms = injection.delay.map(millis),
+        instead = injection.instead.map(Instead::slug),
+        "fault injected on purpose"
+    );
 }
 
 fn add(counter: &AtomicU64) {

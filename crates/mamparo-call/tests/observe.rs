@@ -8,7 +8,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Dependency, Failure, Repeatable};
+use mamparo_core::call::fault::{FaultConfig, Latency};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use support::{Answer, Broken, catalog, touchy};
 
@@ -131,6 +133,28 @@ fn a_timeout_a_panic_and_a_cancellation_have_names_of_their_own() {
     for outcome in ["timeout", "cancelled", "panic"] {
         let labels = r#"service="orders",dependency="catalog",outcome="#;
         let line = format!("mamparo_attempts_total{{{labels}\"{outcome}\"}} 1");
+        assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn injected_faults_are_counted_by_kind() {
+    let text = scraped(async || {
+        let none = Duration::ZERO;
+        let config = FaultConfig {
+            enabled: true,
+            latency: Some(Latency { share: 1.0, least: none, most: none }),
+            error: 1.0,
+            ..FaultConfig::default()
+        };
+        let faults = FaultInjector::new("orders", "catalog", config).expect("sound");
+        for _ in 0..3 {
+            faults.around(None, |fake| assert_eq!(fake, Fake::Error), async || ()).await;
+        }
+    });
+    for kind in ["latency", "error"] {
+        let labels = r#"service="orders",dependency="catalog",kind="#;
+        let line = format!("mamparo_faults_injected_total{{{labels}\"{kind}\"}} 3");
         assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
     }
 }

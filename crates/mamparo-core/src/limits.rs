@@ -36,6 +36,10 @@ pub const KEYED_KEYS_MAX: usize = 1 << 20;
 /// Most buckets (one a client, say) that a keyed rate limit keeps. Full ones are forgotten first.
 pub const RATE_LIMIT_KEYS_MAX: usize = 10_000;
 
+/// Longest latency that may be injected on purpose. No caller waits longer than this, so more would
+/// only hold the memory of a call that nobody waits for.
+pub const FAULT_LATENCY_MAX: Duration = Duration::from_secs(60);
+
 /// Most bytes of an HTTP body that is read into memory, in either direction.
 pub const BODY_BYTES_MAX: usize = 1_048_576;
 

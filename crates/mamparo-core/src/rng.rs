@@ -15,11 +15,15 @@ pub trait Rng {
         u64::try_from(product >> 64).unwrap_or(max)
     }
 
+    /// A number from zero (possible) to one (never reached).
+    fn unit(&mut self) -> f64 {
+        // 53 bits are what an f64 holds exactly.
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// True with the given share of cases; shares outside `0.0..=1.0` are clamped.
     fn chance(&mut self, share: f64) -> bool {
-        // 53 bits are what an f64 holds exactly.
-        let unit = (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        unit < share
+        self.unit() < share
     }
 }
 

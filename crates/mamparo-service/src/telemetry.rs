@@ -54,13 +54,17 @@ const fn histogram(name: &'static str, help: &'static str) -> Metric {
 }
 
 /// Every metric that mamparo's crates write; a test compares this list with their `observe.rs`.
-pub static METRICS: [Metric; 28] = [
+pub static METRICS: [Metric; 29] = [
     gauge("circuit_breaker_state", "0 closed, 1 half-open, 2 open"),
     counter("mamparo_breaker_openings_total", "Times that a circuit opened"),
     counter("mamparo_attempts_total", "Attempts by outcome"),
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
     counter("mamparo_transaction_retries_total", "Database transactions repeated in process"),
+    counter(
+        "mamparo_faults_injected_total",
+        "Faults injected on purpose, by kind; 0 in production",
+    ),
     counter("mamparo_attempts_after_deadline_total", "Sent after the deadline; must stay 0"),
     counter("mamparo_http_client_requests_total", "Requests to dependencies by outcome"),
     histogram("mamparo_http_client_request_duration_seconds", "Time of requests to dependencies"),
