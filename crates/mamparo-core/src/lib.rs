@@ -19,5 +19,6 @@ pub mod outcome;
 pub mod process;
 pub mod rng;
 pub mod saga;
+pub mod sync;
 pub mod table;
 pub mod time;
