@@ -1,15 +1,18 @@
 //! Faults on purpose: what they do to a call, and what they don't.
 
+#![expect(clippy::expect_used, reason = "helpers of tests fail by panicking")]
+
 mod support;
 
 use std::cell::Cell;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{CallError, Context, Failure, Repeatable, clock};
 use mamparo_core::call::breaker::Phase;
 use mamparo_core::call::fault::{Draw, FaultConfig, Latency};
-use support::{Broken, catalog, millis, touchy};
+use support::{Broken, catalog, caught, millis, touchy};
 
 const ON: FaultConfig = FaultConfig {
     enabled: true,
@@ -103,18 +106,13 @@ async fn to_the_policies_an_injected_fault_is_a_real_one() {
     assert!(dependency.snapshot().retries > 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_injected_panic_is_a_panic() {
     let faults = injector(FaultConfig { panic: 1.0, ..ON });
-    let dependency = std::sync::Arc::new(catalog().breaker(touchy(1)).build().expect("sound"));
-    let task = tokio::spawn({
-        let dependency = dependency.clone();
-        async move {
-            let operation = |_| faults.around(None, made, || async { Ok::<_, Broken>("real") });
-            dependency.call(Repeatable::Idempotent, operation).await
-        }
-    });
-    let panic = task.await.expect_err("it panics").into_panic();
+    let dependency = catalog().breaker(touchy(1)).build().expect("sound");
+    let operation = |_| faults.around(None, made, || async { Ok("real") });
+    let call = AssertUnwindSafe(dependency.call(Repeatable::Idempotent, operation));
+    let panic = caught(call).await.expect_err("it panics");
     assert_eq!(panic.downcast_ref(), Some(&"injected on purpose"));
     assert_eq!(dependency.breaker_state(), Some(Phase::Open));
 }

@@ -2,17 +2,14 @@
 
 mod support;
 
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Dependency, Failure, Repeatable};
 use mamparo_core::call::fault::{FaultConfig, Latency};
 use metrics_exporter_prometheus::PrometheusBuilder;
-use support::{Answer, Broken, catalog, touchy};
+use support::{Answer, Broken, catalog, caught, touchy};
 
 /// Runs `calls` against a fresh recorder and returns what would be scraped.
 fn scraped(calls: impl AsyncFnOnce()) -> String {
@@ -28,16 +25,6 @@ fn scraped(calls: impl AsyncFnOnce()) -> String {
 #[expect(clippy::panic, reason = "a bug in the operation is what the test is about")]
 fn bug() -> Result<(), Broken> {
     panic!("a bug of the operation")
-}
-
-/// The call, or its panic.
-async fn caught<T>(call: AssertUnwindSafe<impl Future<Output = T>>) -> std::thread::Result<T> {
-    let mut call = pin!(call.0);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }
 
 async fn call(dependency: &Dependency, failure: Option<Failure>) -> Answer<()> {

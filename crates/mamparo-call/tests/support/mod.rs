@@ -2,6 +2,10 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of it")]
 
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use mamparo_call::{CallError, Classify, Dependency, DependencyBuilder, Failure};
@@ -40,4 +44,14 @@ pub fn touchy(probes: u32) -> BreakerConfig {
         probes,
         ..BreakerConfig::default()
     }
+}
+
+/// The call, or its panic.
+pub async fn caught<T>(call: AssertUnwindSafe<impl Future<Output = T>>) -> std::thread::Result<T> {
+    let mut call = pin!(call.0);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
