@@ -40,6 +40,13 @@ pub const RATE_LIMIT_KEYS_MAX: usize = 10_000;
 /// only hold the memory of a call that nobody waits for.
 pub const FAULT_LATENCY_MAX: Duration = Duration::from_secs(60);
 
+/// Longest that a stale value may be served, whatever a dependency's headers say. After a week nobody
+/// has noticed that the dependency is gone, and the value describes another world.
+pub const STALE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Most values that a cache keeps for the time when its dependency fails.
+pub const CACHE_ENTRIES_MAX: u64 = 1_000_000;
+
 /// Most bytes of an HTTP body that is read into memory, in either direction.
 pub const BODY_BYTES_MAX: usize = 1_048_576;
 

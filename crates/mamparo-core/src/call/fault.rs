@@ -7,12 +7,12 @@
 //! What befalls a call depends on the seed and on the call's number or key, and on nothing else: a run
 //! is replayed from its seed, and [`FaultConfig::decide`] says again what befell call 4711.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::call::mistake::{Mistake, Mistakes};
 use crate::limits::FAULT_LATENCY_MAX;
 use crate::rng::{Rng, SeededRng};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Which faults befall which share of the calls. The default is switched off and injects nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -175,7 +175,7 @@ pub struct Faults {
 impl Faults {
     /// Begins at call 0.
     #[must_use]
-    pub const fn new(config: FaultConfig) -> Self {
+    pub fn new(config: FaultConfig) -> Self {
         Self { config, calls: AtomicU64::new(0) }
     }
 

@@ -7,6 +7,7 @@ pub mod arithmetic;
 pub mod breaker;
 pub mod bulkhead;
 pub mod deadline;
+pub mod fallback;
 pub mod fault;
 pub mod mistake;
 pub mod pipeline;
