@@ -88,7 +88,7 @@ impl DependencyBuilder {
     /// At most `limit` calls in flight and `queue` callers that wait. Default no limit.
     #[must_use]
     pub const fn bulkhead(mut self, limit: u32, queue: u32) -> Self {
-        self.plan.bulkhead = Some(BulkheadConfig { limit, queue });
+        self.plan.bulkhead = Some(BulkheadConfig::new(limit, queue));
         self
     }
 

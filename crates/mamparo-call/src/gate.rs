@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use mamparo_core::call::breaker::{Change, Phase};
-use mamparo_core::call::bulkhead::{Bulkhead, Ticket};
+use mamparo_core::call::bulkhead::{Bulkhead, Standing, Ticket};
 use mamparo_core::call::pipeline::{Event, Misfit, Pipeline, Policies, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::rng::Rng;
@@ -80,7 +80,7 @@ impl Gate {
         Ok(told)
     }
 
-    /// Completes when `ticket` owns a slot or the circuit has opened. Sleeps in between; dropping it
+    /// Completes when `ticket` owns a slot or will get none, or the circuit has opened. Sleeps in between; dropping it
     /// forgets the waker.
     pub(crate) async fn granted(&self, ticket: Ticket) -> Event {
         let _forget = ForgetWaker { gate: self, ticket };
@@ -90,8 +90,13 @@ impl Gate {
             if shared.policies.breaker.as_ref().is_some_and(|b| b.phase(now) == Phase::Open) {
                 return Poll::Ready(Event::CircuitOpened);
             }
-            if shared.policies.bulkhead.as_ref().is_some_and(|b| b.is_granted(ticket)) {
-                return Poll::Ready(Event::SlotGranted);
+            match shared.policies.bulkhead.as_ref().map(|b| b.standing(ticket)) {
+                Some(Standing::Granted) => return Poll::Ready(Event::SlotGranted),
+                // A newer caller took its place: its wait is over as if its time were.
+                Some(Standing::Shed | Standing::Gone) | None => {
+                    return Poll::Ready(Event::QueueTimedOut);
+                }
+                Some(Standing::Waiting) => {}
             }
             shared.wakers.insert(ticket, cx.waker().clone());
             Poll::Pending
@@ -123,7 +128,7 @@ impl Gate {
             breaker: state,
             reopens_in: breaker.and_then(|b| b.refuses(now)).filter(|_| open),
             window_failures: breaker.map_or(0, |breaker| breaker.counts(now).failed),
-            queued: queued as u64,
+            queued: u64::from(queued),
             ..self.observer.counted(&self.plan)
         };
         drop(shared);

@@ -20,6 +20,13 @@ pub const PROBES_MAX: u32 = 1_000;
 /// Most attempts that a policy may ask for. More than this is a loop, not a policy.
 pub const ATTEMPTS_MAX: u32 = 100;
 
+/// Most calls in flight that a bulkhead may allow. More is no limit.
+pub const BULKHEAD_LIMIT_MAX: u32 = 100_000;
+
+/// Share of a bulkhead's queue, in percent, above which adaptive LIFO serves the newest first. Half
+/// full, a queue no longer smooths a burst: it grows, and whoever joins at its end waits for all.
+pub const BULKHEAD_PRESSURE_PERCENT: u32 = 50;
+
 /// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
 pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 

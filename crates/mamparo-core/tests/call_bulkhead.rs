@@ -1,88 +1,247 @@
-//! The bulkhead: never more than its limit, first come first served, and no slot is ever lost.
+//! The bulkhead: never more than its limit, in the order it promises, and no slot is ever lost.
 
-#![expect(clippy::panic, reason = "helpers of tests end the test")]
+#![expect(clippy::panic, clippy::expect_used, reason = "helpers of tests end the test")]
 
-use mamparo_core::call::bulkhead::{Bulkhead, BulkheadConfig, Entry, Ticket};
-use proptest::prelude::*;
+use std::time::Duration;
+
+use mamparo_core::call::bulkhead::{
+    Bulkhead, BulkheadConfig, Entry, Order, Slot, Standing, Ticket,
+};
+use mamparo_core::time::Moment;
+
+const NOW: Moment = Moment::ORIGIN;
+const EVER: Moment = Moment::FAR_FUTURE;
+
+const fn at(millis: u64) -> Moment {
+    Moment::from_millis(millis)
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn granted(entry: Entry) -> Slot {
+    let Entry::Granted(slot) = entry else { panic!("{entry:?} is no slot") };
+    slot
+}
 
 fn queued(entry: Entry) -> Ticket {
-    match entry {
-        Entry::Queued(ticket) => ticket,
-        Entry::Granted | Entry::Full => panic!("{entry:?} is no ticket"),
-    }
+    let Entry::Queued { ticket, shed: None } = entry else { panic!("{entry:?} is no ticket") };
+    ticket
+}
+
+fn taken(bulkhead: &Bulkhead, slots: usize) -> Vec<Slot> {
+    (0..slots).map(|_| granted(bulkhead.ask(NOW, EVER))).collect()
+}
+
+fn waiting(bulkhead: &Bulkhead, callers: usize) -> Vec<Ticket> {
+    (0..callers).map(|_| queued(bulkhead.ask(NOW, EVER))).collect()
+}
+
+/// A bulkhead with one slot taken that has learnt a service time of 100 ms.
+fn of_100_ms(config: BulkheadConfig) -> (Bulkhead, Slot) {
+    let bulkhead = Bulkhead::new(config);
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let next = queued(bulkhead.ask(NOW, EVER));
+    assert_eq!(bulkhead.release(at(100), slot), Some(next));
+    let slot = bulkhead.claim(at(100), next).expect("granted");
+    assert_eq!(bulkhead.service_time(), Some(millis(100)));
+    (bulkhead, slot)
 }
 
 #[test]
 fn the_twenty_first_waits_or_is_rejected_at_once() {
-    let mut bulkhead = Bulkhead::new(BulkheadConfig { limit: 20, queue: 1 });
-    for _ in 0..20 {
-        assert_eq!(bulkhead.ask(), Entry::Granted);
-    }
-    let ticket = queued(bulkhead.ask());
-    assert_eq!(bulkhead.ask(), Entry::Full);
-    assert!(!bulkhead.is_granted(ticket));
-    assert!(!bulkhead.claim(ticket), "not yet");
-    assert_eq!(bulkhead.release(), Some(ticket));
-    assert!(bulkhead.is_granted(ticket) && bulkhead.claim(ticket));
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(20, 1));
+    let mut slots = taken(&bulkhead, 20);
+    let ticket = queued(bulkhead.ask(NOW, EVER));
+    assert_eq!(bulkhead.ask(NOW, EVER), Entry::Full { retry_after: None });
+    assert_eq!(bulkhead.standing(ticket), Standing::Waiting);
+    assert_eq!(bulkhead.claim(NOW, ticket), None, "not yet");
+    assert_eq!(bulkhead.release(NOW, slots.remove(0)), Some(ticket));
+    assert_eq!(bulkhead.standing(ticket), Standing::Granted);
+    assert!(bulkhead.claim(NOW, ticket).is_some());
+    assert_eq!(bulkhead.claim(NOW, ticket), None, "once");
     assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (20, 0));
 }
 
 #[test]
-fn policies_c16_a_waiter_that_left_as_it_was_granted_hands_the_slot_on() {
-    let mut bulkhead = Bulkhead::new(BulkheadConfig { limit: 1, queue: 3 });
-    bulkhead.ask();
-    let [first, second, third] = [(); 3].map(|()| queued(bulkhead.ask()));
-    assert_eq!(bulkhead.leave(second), None, "it was only waiting");
-    assert_eq!(bulkhead.release(), Some(first));
-    assert_eq!(bulkhead.leave(first), Some(third), "granted while it timed out");
-    assert!(bulkhead.claim(third));
-    assert_eq!(bulkhead.release(), None);
+fn policies_c15_and_c16_a_waiter_that_left_as_it_was_granted_hands_the_slot_on() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let [first, second, third] = [(); 3].map(|()| queued(bulkhead.ask(NOW, EVER)));
+    assert_eq!(bulkhead.leave(NOW, second), None, "it was only waiting");
+    assert_eq!(bulkhead.release(NOW, slot), Some(first));
+    assert_eq!(bulkhead.leave(NOW, first), Some(third), "granted while it timed out");
+    let slot = bulkhead.claim(NOW, third).expect("granted");
+    assert_eq!(bulkhead.release(NOW, slot), None);
     assert_eq!(bulkhead.in_flight(), 0);
-    assert_eq!(bulkhead.leave(first), None, "leaving twice gives nothing twice");
+    assert_eq!(bulkhead.leave(NOW, first), None, "leaving twice gives nothing twice");
     assert_eq!(bulkhead.in_flight(), 0);
 }
 
-proptest! {
-    #[test]
-    fn policies_c17_the_limit_holds_and_c16_all_slots_come_back(
-        limit in 1_u32..5, queue in 0_u32..5,
-        steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..300),
-    ) {
-        let mut bulkhead = Bulkhead::new(BulkheadConfig { limit, queue });
-        let mut running = 0_u32;
-        let mut waiting: Vec<Ticket> = Vec::new();
-        for (action, pick) in steps {
-            match action {
-                0 | 1 => match bulkhead.ask() {
-                    Entry::Granted => running += 1,
-                    Entry::Queued(ticket) => waiting.push(ticket),
-                    Entry::Full => prop_assert!(running + waiting.len() as u32 >= limit + queue),
-                },
-                2 if running > 0 => {
-                    running -= 1;
-                    let next = bulkhead.release();
-                    let first = waiting.iter().find(|ticket| bulkhead.is_granted(**ticket));
-                    prop_assert!(next.is_none() || first.is_some());
-                }
-                3 if !waiting.is_empty() => {
-                    let ticket = waiting.remove(pick.index(waiting.len()));
-                    if pick.index(2) == 0 && bulkhead.claim(ticket) {
-                        running += 1;
-                    } else {
-                        bulkhead.leave(ticket);
-                    }
-                }
-                _ => {}
-            }
-            prop_assert!(running <= limit && bulkhead.in_flight() <= limit);
-            prop_assert!(bulkhead.queued() <= queue as usize);
-        }
-        for ticket in waiting {
-            bulkhead.leave(ticket);
-        }
-        for _ in 0..running {
-            bulkhead.release();
-        }
-        prop_assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (0, 0));
+#[test]
+fn policies_c16_a_slot_passes_by_whoever_it_would_reach_too_late() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let late = queued(bulkhead.ask(NOW, at(50)));
+    let in_time = queued(bulkhead.ask(NOW, at(100)));
+    assert_eq!(bulkhead.release(at(60), slot), Some(in_time));
+    assert_eq!(bulkhead.standing(late), Standing::Shed);
+    let slot = bulkhead.claim(at(60), in_time).expect("granted");
+    assert_eq!(bulkhead.release(at(70), slot), None);
+    assert_eq!(bulkhead.leave(at(70), late), None, "it had nothing to hand on");
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (0, 0));
+}
+
+#[test]
+fn policies_c17_a_newcomer_does_not_overtake_who_waits() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 2));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let first = queued(bulkhead.ask(NOW, EVER));
+    assert_eq!(bulkhead.release(NOW, slot), Some(first));
+    let second = queued(bulkhead.ask(NOW, EVER));
+    let slot = bulkhead.claim(NOW, first).expect("granted");
+    assert_eq!(bulkhead.release(NOW, slot), Some(second));
+}
+
+#[test]
+fn policies_c21_who_was_refused_or_has_left_holds_nothing() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 1));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let hedge = queued(bulkhead.ask(NOW, EVER));
+    assert!(matches!(bulkhead.ask(NOW, EVER), Entry::Full { .. }));
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (1, 1), "the refused one counts nowhere");
+    assert_eq!(bulkhead.leave(NOW, hedge), None);
+    assert_eq!(bulkhead.release(NOW, slot), None);
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (0, 0));
+}
+
+#[test]
+fn who_would_get_a_slot_too_late_is_refused_on_entry() {
+    let (bulkhead, slot) = of_100_ms(BulkheadConfig::new(1, 3));
+    // One slot, 100 ms each: the first in line waits 100 ms, the second 200 ms.
+    let too_late = |after| Entry::TooLate { retry_after: millis(after) };
+    assert_eq!(bulkhead.ask(at(100), at(199)), too_late(100));
+    let first = queued(bulkhead.ask(at(100), at(200)));
+    assert_eq!(bulkhead.ask(at(100), at(299)), too_late(200));
+    queued(bulkhead.ask(at(100), at(300)));
+    queued(bulkhead.ask(at(100), EVER));
+    assert_eq!(bulkhead.ask(at(100), EVER), Entry::Full { retry_after: Some(millis(400)) });
+    // Twice the slots, half the wait.
+    let woken = bulkhead.set_limit(at(100), 2);
+    assert_eq!(woken.into_iter().collect::<Vec<_>>(), [first]);
+    assert_eq!(bulkhead.ask(at(100), at(249)), too_late(150));
+    assert!(bulkhead.release(at(200), slot).is_some());
+}
+
+#[test]
+fn service_time_is_smoothed_and_ignores_what_says_nothing() {
+    let (bulkhead, slot) = of_100_ms(BulkheadConfig::new(1, 9));
+    let tickets = waiting(&bulkhead, 3);
+    assert!(bulkhead.release_needs_now());
+    // 100 − 100/8 + 900/8
+    assert_eq!(bulkhead.release(at(1_000), slot), Some(tickets[0]));
+    assert_eq!(bulkhead.service_time(), Some(millis(200)));
+    // Released with the moment of its start, or while the clock had gone back.
+    for ticket in &tickets[..2] {
+        let slot = bulkhead.claim(at(1_000), *ticket).expect("granted");
+        assert!(bulkhead.release(at(900), slot).is_some());
     }
+    assert_eq!(bulkhead.service_time(), Some(millis(200)));
+    let slot = bulkhead.claim(at(1_000), tickets[2]).expect("granted");
+    assert!(!bulkhead.release_needs_now());
+    assert_eq!(bulkhead.release(at(9_000), slot), None);
+    assert_eq!(bulkhead.service_time(), Some(millis(200)), "nobody waited");
+}
+
+#[test]
+fn extreme_times_overflow_nothing() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let next = queued(bulkhead.ask(NOW, EVER));
+    assert_eq!(bulkhead.release(EVER, slot), Some(next));
+    assert!(bulkhead.ask(EVER, EVER) != Entry::Full { retry_after: None });
+    let last = bulkhead.ask(NOW, at(1));
+    assert!(matches!(last, Entry::TooLate { .. }), "{last:?}");
+}
+
+#[test]
+fn under_pressure_the_newest_goes_first_and_the_oldest_makes_room() {
+    let config = BulkheadConfig { order: Order::AdaptiveLifo, ..BulkheadConfig::new(1, 4) };
+    let bulkhead = Bulkhead::new(config);
+    let mut slot = granted(bulkhead.ask(NOW, EVER));
+    let tickets = waiting(&bulkhead, 4);
+    let Entry::Queued { ticket: fifth, shed: Some(oldest) } = bulkhead.ask(NOW, EVER) else {
+        panic!("a full queue under pressure sheds");
+    };
+    assert_eq!(oldest, tickets[0]);
+    assert_eq!(bulkhead.standing(oldest), Standing::Shed);
+    assert_eq!(bulkhead.claim(NOW, oldest), None);
+    assert_eq!(bulkhead.leave(NOW, oldest), None);
+    assert_eq!(bulkhead.queued(), 4);
+    // Four and three of four places are pressure, two are not.
+    for expected in [fifth, tickets[3], tickets[1], tickets[2]] {
+        assert_eq!(bulkhead.release(NOW, slot), Some(expected));
+        slot = bulkhead.claim(NOW, expected).expect("granted");
+    }
+    assert_eq!(bulkhead.release(NOW, slot), None);
+}
+
+#[test]
+fn under_pressure_a_newcomer_is_judged_by_its_own_wait() {
+    let config = BulkheadConfig { order: Order::AdaptiveLifo, ..BulkheadConfig::new(1, 4) };
+    let (bulkhead, slot) = of_100_ms(config);
+    waiting(&bulkhead, 2);
+    let third = queued(bulkhead.ask(at(100), at(200)));
+    assert_eq!(bulkhead.ask(at(100), at(199)), Entry::TooLate { retry_after: millis(100) });
+    assert_eq!(bulkhead.release(at(200), slot), Some(third));
+}
+
+#[test]
+fn without_a_queue_adaptive_lifo_has_nobody_to_shed() {
+    let config = BulkheadConfig { order: Order::AdaptiveLifo, ..BulkheadConfig::new(1, 0) };
+    let bulkhead = Bulkhead::new(config);
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    assert_eq!(bulkhead.ask(NOW, EVER), Entry::Full { retry_after: None });
+    assert_eq!(bulkhead.release(NOW, slot), None);
+}
+
+#[test]
+fn a_larger_limit_wakes_and_a_smaller_one_takes_nothing_away() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(2, 10));
+    let mut slots = taken(&bulkhead, 2);
+    let tickets = waiting(&bulkhead, 4);
+    let woken: Vec<Ticket> = bulkhead.set_limit(NOW, 4).into_iter().collect();
+    assert_eq!(woken, tickets[..2]);
+    slots.extend(woken.iter().filter_map(|ticket| bulkhead.claim(NOW, *ticket)));
+    assert_eq!((slots.len(), bulkhead.in_flight(), bulkhead.queued()), (4, 4, 2));
+
+    assert_eq!(bulkhead.set_limit(NOW, 1).into_iter().count(), 0);
+    assert_eq!(bulkhead.in_flight(), 4, "running calls keep their slots");
+    for left in [3, 2, 1] {
+        assert_eq!(bulkhead.release(NOW, slots.remove(0)), None, "above the limit, none goes on");
+        assert_eq!(bulkhead.in_flight(), left);
+    }
+    assert_eq!(bulkhead.release(NOW, slots.remove(0)), Some(tickets[2]));
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (1, 1));
+}
+
+#[test]
+fn a_limit_is_clamped_to_its_range() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(0, 0));
+    assert_eq!(bulkhead.limit(), 1);
+    assert_eq!(bulkhead.set_limit(NOW, u32::MAX).into_iter().count(), 0);
+    assert_eq!(bulkhead.limit(), 100_000);
+}
+
+#[test]
+fn a_reload_keeps_who_runs_and_who_waits() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
+    let slot = granted(bulkhead.ask(NOW, EVER));
+    let tickets = waiting(&bulkhead, 3);
+    let woken = bulkhead.set_config(NOW, BulkheadConfig::new(2, 1));
+    assert_eq!(woken.into_iter().collect::<Vec<_>>(), tickets[..1]);
+    assert!(matches!(bulkhead.ask(NOW, EVER), Entry::Full { .. }));
+    assert_eq!(bulkhead.queued(), 2, "a shorter queue turns nobody away who is in it");
+    assert_eq!(bulkhead.release(NOW, slot), Some(tickets[1]));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{self, BreakerConfig, Trip};
-use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::bulkhead::{BulkheadConfig, Entry, Standing};
 use mamparo_core::call::pipeline::{
     Event, GiveUp, Move, Phase, Pipeline, Policies, Refusal, Step, TABLE, Told,
 };
@@ -31,7 +31,7 @@ fn plan() -> Plan {
         attempt_timeout: Some(millis(700)),
         retry: Retry { attempts: 3, backoff: Backoff::default() },
         breaker: Some(BreakerConfig::default()),
-        bulkhead: Some(BulkheadConfig { limit: 1, queue: 1 }),
+        bulkhead: Some(BulkheadConfig::new(1, 1)),
         ..Plan::new("catalog")
     }
 }
@@ -128,9 +128,8 @@ fn lesson_h08_an_open_circuit_is_refused_at_once_though_the_bulkhead_is_full() {
     let plan = plan();
     let mut host = Host::new(&plan);
     host.open(&plan);
-    if let Some(bulkhead) = &mut host.policies.bulkhead {
-        bulkhead.ask();
-    }
+    let held = host.policies.bulkhead.as_ref().map(|bulkhead| bulkhead.ask(at(0), at(0)));
+    assert!(matches!(held, Some(Entry::Granted(_))));
     let step = host.step(&mut call(&plan), at(1_000), Event::Start);
     let retry_after = Some(millis(29_000));
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
@@ -325,7 +324,7 @@ proptest! {
         let plan = Plan {
             attempt_timeout: timeout.map(millis),
             breaker: breaker.then_some(config),
-            bulkhead: Some(BulkheadConfig { limit, queue }),
+            bulkhead: Some(BulkheadConfig::new(limit, queue)),
             ..plan()
         };
         let mut rng = SeededRng::new(seed);
@@ -353,7 +352,7 @@ proptest! {
                 Step::Queue { ticket, until } => {
                     prop_assert!(running.deadline.is_none_or(|deadline| until < deadline));
                     let bulkhead = host.policies.bulkhead.as_ref();
-                    if bulkhead.is_some_and(|bulkhead| bulkhead.is_granted(ticket)) && rng.chance(0.7) {
+                    if bulkhead.is_some_and(|bulkhead| bulkhead.standing(ticket) == Standing::Granted) && rng.chance(0.7) {
                         Event::SlotGranted
                     } else if now >= until { Event::QueueTimedOut } else { Event::Cancelled }
                 }

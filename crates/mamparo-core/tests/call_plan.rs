@@ -61,7 +61,7 @@ fn every_mistake_is_reported_at_once() {
             probes: 0,
             half_open_max: Duration::ZERO,
         }),
-        bulkhead: Some(BulkheadConfig { limit: 0, queue: u32::MAX }),
+        bulkhead: Some(BulkheadConfig::new(0, u32::MAX)),
         rate_limit: Some(RateLimitConfig { requests: 0, per: Duration::ZERO, burst: 0 }),
         ..sound()
     };

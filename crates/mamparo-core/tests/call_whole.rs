@@ -76,7 +76,7 @@ fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
     let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
     let plan = Plan {
         breaker: Some(BreakerConfig { trip, ..BreakerConfig::default() }),
-        bulkhead: Some(BulkheadConfig { limit: 1, queue: 2 }),
+        bulkhead: Some(BulkheadConfig::new(1, 2)),
         ..Plan::new("catalog")
     };
     let mut policies = Policies::new(&plan);

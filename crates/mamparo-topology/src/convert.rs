@@ -90,7 +90,7 @@ impl BulkheadSection {
     /// The bulkhead's limits.
     #[must_use]
     pub fn config(&self) -> BulkheadConfig {
-        BulkheadConfig { limit: *self.limit, queue: *self.queue }
+        BulkheadConfig::new(*self.limit, *self.queue)
     }
 }
 

@@ -1,128 +1,351 @@
-//! At most so many calls in flight, and a bounded queue in front of them, first come first served.
+//! At most so many calls in flight, and a bounded queue in front of them.
 //!
-//! A slot is handed from the call that ends to the waiter that is first in the queue, so a newcomer
-//! never overtakes and the limit holds at every instant. Whoever leaves while a slot is already on
-//! its way hands it on.
+//! A slot is handed from the call that ends to a waiter, so a newcomer never overtakes and the limit
+//! holds at every instant. Whoever leaves while a slot is already on its way hands it on. Who would
+//! get a slot too late is refused on entry, not after the wait.
+//!
+//! While nobody waits, taking a slot and giving it back are one exchange of one word each, without a
+//! lock. With waiters, whatever changes the line happens under a lock, and the word stays as it is
+//! until the holder of the lock exchanges it.
 
-use std::collections::VecDeque;
+mod config;
+mod line;
+mod table;
+mod word;
 
-/// The limits of a bulkhead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BulkheadConfig {
-    /// Most calls in flight, waits between attempts included; at least 1. Default 20.
-    pub limit: u32,
-    /// Most callers that wait for a slot. 0 rejects at once when all are taken. Default 0.
-    pub queue: u32,
+use std::time::Duration;
+
+pub use config::{BulkheadConfig, Order};
+pub use line::Ticket;
+pub use table::{Event, Standing, TABLE};
+
+use crate::limits::{BULKHEAD_PRESSURE_PERCENT, BULKHEAD_QUEUE_MAX};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::time::Moment;
+use line::{End, Line};
+use word::Word;
+
+/// A slot that is held. Give it back with [`Bulkhead::release`]; dropped, it is lost for good.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a slot that is not released is lost"]
+pub struct Slot {
+    since: Moment,
 }
 
-impl Default for BulkheadConfig {
-    fn default() -> Self {
-        Self { limit: 20, queue: 0 }
+/// The answer to a caller that wants in.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it may hold a slot"]
+pub enum Entry {
+    /// A slot is taken.
+    Granted(Slot),
+    /// All slots are taken; wait until the ticket is granted or shed.
+    Queued {
+        /// The place in the line.
+        ticket: Ticket,
+        /// Who made room, if somebody did: wake it, so that it leaves.
+        shed: Option<Ticket>,
+    },
+    /// All slots and all places in the queue are taken.
+    Full {
+        /// When those who wait now will have their slots, as far as is known.
+        retry_after: Option<Duration>,
+    },
+    /// There is room in the queue, but a slot would come too late for this caller.
+    TooLate {
+        /// When a slot would come, by estimate.
+        retry_after: Duration,
+    },
+}
+
+/// The waiters that own a slot by now: wake them. Holds one without allocating.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use = "who is not woken sleeps on its slot"]
+pub struct Woken {
+    first: Option<Ticket>,
+    rest: Vec<Ticket>,
+}
+
+impl Woken {
+    fn add(&mut self, ticket: Ticket) {
+        match self.first {
+            None => self.first = Some(ticket),
+            Some(_) => self.rest.push(ticket),
+        }
     }
 }
 
-/// A place in the queue. Ends in exactly one [`Bulkhead::claim`] or [`Bulkhead::leave`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
+impl IntoIterator for Woken {
+    type Item = Ticket;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Ticket>, std::vec::IntoIter<Ticket>>;
 
-/// The answer to a caller that wants in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entry {
-    /// A slot is taken; give it back with [`Bulkhead::release`].
-    Granted,
-    /// All slots are taken; wait until the ticket is granted.
-    Queued(Ticket),
-    /// All slots and all places in the queue are taken.
-    Full,
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.rest)
+    }
 }
 
-/// The slots of one dependency.
-#[derive(Debug, Clone)]
+/// The slots of one dependency, shared by all its calls.
+///
+/// A caller waits for about *service time × place in line ÷ limit*: with all slots busy, one comes
+/// free each *service time ÷ limit*. The service time is how long slots are held, smoothed with a
+/// weight of ⅛ (as a round trip in RFC 6298) and measured only while somebody waits, so that calls that
+/// do not wait pay nothing for it. Before the first measurement everybody is let in.
+#[derive(Debug)]
 pub struct Bulkhead {
-    config: BulkheadConfig,
-    /// Slots taken, those of granted but not yet claimed tickets included.
-    taken: u32,
-    /// In order of arrival, so also in order of ticket numbers.
-    queue: VecDeque<Ticket>,
-    /// Tickets that own a slot which their holder has not picked up yet.
-    granted: Vec<Ticket>,
-    next_ticket: u64,
+    word: AtomicU64,
+    queue: AtomicU32,
+    adaptive_lifo: AtomicBool,
+    /// In nanoseconds; 0 is not known yet. Written under the lock.
+    service: AtomicU64,
+    /// Whoever holds the lock, and nobody else, changes how many wait.
+    line: Mutex<Line>,
 }
 
 impl Bulkhead {
     /// A bulkhead with all slots free.
     #[must_use]
-    pub const fn new(config: BulkheadConfig) -> Self {
-        Self { config, taken: 0, queue: VecDeque::new(), granted: Vec::new(), next_ticket: 0 }
+    pub fn new(config: BulkheadConfig) -> Self {
+        Self {
+            word: AtomicU64::new(Word::new(config.limit).0),
+            queue: AtomicU32::new(config.queue.min(BULKHEAD_QUEUE_MAX)),
+            adaptive_lifo: AtomicBool::new(config.order == Order::AdaptiveLifo),
+            service: AtomicU64::new(0),
+            line: Mutex::new(Line::default()),
+        }
     }
 
-    /// Asks for a slot.
-    pub fn ask(&mut self) -> Entry {
-        if self.taken < self.config.limit {
-            self.taken += 1;
-            return Entry::Granted;
-        }
-        if self.queue.len() >= self.config.queue as usize {
-            return Entry::Full;
-        }
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        self.queue.push_back(ticket);
-        Entry::Queued(ticket)
-    }
-
-    /// Gives a slot back. Answers with the waiter that owns it now, if there was one: wake it.
-    pub fn release(&mut self) -> Option<Ticket> {
-        match self.queue.pop_front() {
-            Some(next) => {
-                self.granted.push(next);
-                Some(next)
+    /// Asks for a slot. `until` is the last moment at which one is of use; a caller without a deadline
+    /// says how long it will wait at most.
+    #[inline]
+    pub fn ask(&self, now: Moment, until: Moment) -> Entry {
+        let mut word = self.word();
+        while word.has_free_slot() {
+            match self.exchange(word, word.taking()) {
+                Ok(()) => return Entry::Granted(Slot { since: now }),
+                Err(seen) => word = seen,
             }
-            None => {
-                self.taken = self.taken.saturating_sub(1);
+        }
+        self.queue_up(now, until, word)
+    }
+
+    /// Gives a slot back. Answers with the waiter that owns it now, if there is one: wake it.
+    ///
+    /// `now` may be the moment at which the slot was taken, to save a reading of the clock, unless
+    /// [`Bulkhead::release_needs_now`].
+    #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "the slot ends here")]
+    pub fn release(&self, now: Moment, slot: Slot) -> Option<Ticket> {
+        let mut word = self.word();
+        while word.waiting() == 0 {
+            match self.exchange(word, word.giving_back()) {
+                Ok(()) => return None,
+                Err(seen) => word = seen,
+            }
+        }
+        self.hand_over(now, slot.since)
+    }
+
+    /// Does somebody wait, so that the next release is a measurement?
+    #[must_use]
+    pub fn release_needs_now(&self) -> bool {
+        self.word().waiting() > 0
+    }
+
+    /// How does the holder of this ticket stand?
+    #[must_use]
+    pub fn standing(&self, ticket: Ticket) -> Standing {
+        self.line().standing(ticket)
+    }
+
+    /// Picks up the slot of a granted ticket. `None` when it is not granted (yet, or any more).
+    pub fn claim(&self, now: Moment, ticket: Ticket) -> Option<Slot> {
+        self.line().tell(ticket, Event::Claim).map(|_| Slot { since: now })
+    }
+
+    /// Ends a ticket without a slot: timed out, cancelled, or shed. A slot that was granted meanwhile
+    /// is handed on, and the answer is the waiter that owns it now.
+    pub fn leave(&self, now: Moment, ticket: Ticket) -> Option<Ticket> {
+        let mut line = self.line();
+        match line.tell(ticket, Event::Leave)? {
+            Standing::Granted => self.pass_on(now, &mut line),
+            Standing::Waiting => {
+                self.update(|word| word.with_waiting(line.waiting()));
                 None
             }
+            Standing::Shed | Standing::Gone => None,
         }
     }
 
-    /// Does this ticket own a slot by now?
-    #[must_use]
-    pub fn is_granted(&self, ticket: Ticket) -> bool {
-        self.granted.contains(&ticket)
-    }
-
-    /// Picks up the slot of a granted ticket. False when it is not granted (yet, or any more).
-    pub fn claim(&mut self, ticket: Ticket) -> bool {
-        self.forget_grant(ticket)
-    }
-
-    /// Leaves the queue: timed out or cancelled. A slot that was granted meanwhile is handed on, and
-    /// the answer is the waiter that owns it now.
-    pub fn leave(&mut self, ticket: Ticket) -> Option<Ticket> {
-        if let Ok(place) = self.queue.binary_search(&ticket) {
-            self.queue.remove(place);
-            None
-        } else if self.forget_grant(ticket) {
-            self.release()
-        } else {
-            None
+    /// Changes the limit, clamped to 1 to 100 000. A larger one grants slots at once; a smaller one
+    /// takes none away: slots that come back are not handed on until fewer are taken than it allows.
+    pub fn set_limit(&self, now: Moment, limit: u32) -> Woken {
+        let mut line = self.line();
+        self.update(|word| word.with_limit(limit));
+        let mut woken = Woken::default();
+        loop {
+            let word = self.word();
+            if word.waiting() == 0 || word.taken() >= word.limit() {
+                return woken;
+            }
+            let next = line.grant(now, self.served_end(word.waiting()));
+            self.update(|word| {
+                let word = word.with_waiting(line.waiting());
+                if next.is_some() { word.taking() } else { word }
+            });
+            next.into_iter().for_each(|ticket| woken.add(ticket));
         }
     }
 
-    /// Slots taken.
+    /// Changes all settings at once, as [`Bulkhead::set_limit`] does with the limit. Nobody who waits
+    /// loses the place because the queue got shorter.
+    pub fn set_config(&self, now: Moment, config: BulkheadConfig) -> Woken {
+        self.queue.store(config.queue.min(BULKHEAD_QUEUE_MAX), Ordering::Relaxed);
+        self.adaptive_lifo.store(config.order == Order::AdaptiveLifo, Ordering::Relaxed);
+        self.set_limit(now, config.limit)
+    }
+
+    /// Slots taken, those of granted but not yet claimed tickets included.
     #[must_use]
-    pub const fn in_flight(&self) -> u32 {
-        self.taken
+    pub fn in_flight(&self) -> u32 {
+        self.word().taken()
     }
 
     /// Callers that wait.
     #[must_use]
-    pub fn queued(&self) -> usize {
-        self.queue.len()
+    pub fn queued(&self) -> u32 {
+        self.word().waiting()
     }
 
-    fn forget_grant(&mut self, ticket: Ticket) -> bool {
-        let place = self.granted.iter().position(|granted| *granted == ticket);
-        place.map(|place| self.granted.swap_remove(place)).is_some()
+    /// Most slots taken at a time.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.word().limit()
+    }
+
+    /// How long slots are held under load, smoothed; `None` before the first release with somebody
+    /// waiting.
+    #[must_use]
+    pub fn service_time(&self) -> Option<Duration> {
+        match self.service.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// The way in when no slot is free: refusals without the lock, the queue under it.
+    #[cold]
+    fn queue_up(&self, now: Moment, until: Moment, seen: Word) -> Entry {
+        if let Some(refusal) = self.refuses(now, until, seen) {
+            return refusal;
+        }
+        let mut line = self.line();
+        loop {
+            let word = self.word();
+            if word.has_free_slot() {
+                if self.exchange(word, word.taking()).is_ok() {
+                    return Entry::Granted(Slot { since: now });
+                }
+            } else if let Some(refusal) = self.refuses(now, until, word) {
+                return refusal;
+            } else if word.waiting() >= self.queue() {
+                // One goes, one comes: the word stays as it is.
+                let shed = line.shed_oldest();
+                return Entry::Queued { ticket: line.join(until), shed };
+            } else if self.exchange(word, word.with_waiting(word.waiting() + 1)).is_ok() {
+                return Entry::Queued { ticket: line.join(until), shed: None };
+            }
+        }
+    }
+
+    /// Why a caller may not wait, if so.
+    fn refuses(&self, now: Moment, until: Moment, word: Word) -> Option<Entry> {
+        let (waiting, queue) = (word.waiting(), self.queue());
+        let sheds = queue > 0 && self.adaptive_lifo.load(Ordering::Relaxed);
+        if waiting >= queue && !sheds {
+            return Some(Entry::Full { retry_after: self.wait(word, waiting + 1) });
+        }
+        let place = match self.served_end(waiting + 1) {
+            End::Oldest => waiting + 1,
+            End::Newest => 1,
+        };
+        let retry_after = self.wait(word, place)?;
+        (now.plus(retry_after) > until).then_some(Entry::TooLate { retry_after })
+    }
+
+    /// How long until the `place`-th slot from now comes free, by estimate. Slots above a lowered
+    /// limit come back first.
+    fn wait(&self, word: Word, place: u32) -> Option<Duration> {
+        let places = place.saturating_add(word.excess());
+        let all = self.service_time()?.saturating_mul(places);
+        Some(all / word.limit().max(1))
+    }
+
+    fn served_end(&self, waiting: u32) -> End {
+        let pressed = waiting > self.queue() * BULKHEAD_PRESSURE_PERCENT / 100;
+        if pressed && self.adaptive_lifo.load(Ordering::Relaxed) {
+            End::Newest
+        } else {
+            End::Oldest
+        }
+    }
+
+    /// The way out when somebody waits.
+    #[cold]
+    fn hand_over(&self, now: Moment, since: Moment) -> Option<Ticket> {
+        let mut line = self.line();
+        self.measure(now.since(since));
+        self.pass_on(now, &mut line)
+    }
+
+    /// Gives a slot to the next in line, or frees it.
+    fn pass_on(&self, now: Moment, line: &mut Line) -> Option<Ticket> {
+        let word = self.word();
+        let next = match word.excess() {
+            0 => line.grant(now, self.served_end(word.waiting())),
+            _ => None,
+        };
+        self.update(|word| {
+            let word = word.with_waiting(line.waiting());
+            if next.is_some() { word } else { word.giving_back() }
+        });
+        next
+    }
+
+    /// A slot that was held for no time was released with the moment of its start: no measurement.
+    fn measure(&self, held: Duration) {
+        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
+        if held > 0 {
+            let smoothed = match self.service.load(Ordering::Relaxed) {
+                0 => held,
+                known => known - known / 8 + held / 8,
+            };
+            self.service.store(smoothed.max(1), Ordering::Relaxed);
+        }
+    }
+
+    fn queue(&self) -> u32 {
+        self.queue.load(Ordering::Relaxed)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        lock(&self.line)
+    }
+
+    fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    fn exchange(&self, seen: Word, next: Word) -> Result<(), Word> {
+        self.word
+            .compare_exchange_weak(seen.0, next.0, Ordering::AcqRel, Ordering::Acquire)
+            .map(|_| ())
+            .map_err(Word)
+    }
+
+    fn update(&self, change: impl Fn(Word) -> Word) {
+        let mut word = self.word();
+        while let Err(seen) = self.exchange(word, change(word)) {
+            word = seen;
+        }
     }
 }

@@ -19,7 +19,7 @@ pub use steps::{AttemptBudget, Event, Misfit, Refusal, Step, Told};
 pub use table::{Move, Phase, TABLE};
 
 use crate::call::breaker::{self, Admission, Breaker};
-use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
+use crate::call::bulkhead::{Bulkhead, Entry, Slot, Ticket};
 use crate::call::deadline::{self, AttemptLimit};
 use crate::call::plan::Plan;
 use crate::call::rate_limit::{self, RateLimit};
@@ -30,7 +30,7 @@ use crate::rng::Rng;
 use crate::time::Moment;
 
 /// What all calls of a dependency share.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Policies {
     /// Asked before each attempt.
     pub breaker: Option<Breaker>,
@@ -78,7 +78,7 @@ pub struct Pipeline {
     deadline: Option<Moment>,
     attempts: u32,
     failure: Option<Failure>,
-    holds_slot: bool,
+    slot: Option<Slot>,
     state: State,
 }
 
@@ -94,7 +94,7 @@ impl Pipeline {
             deadline,
             attempts: 0,
             failure: None,
-            holds_slot: false,
+            slot: None,
             state: State::New,
         }
     }
@@ -157,27 +157,31 @@ impl Pipeline {
         let phase = self.phase();
         let told = match (std::mem::replace(&mut self.state, State::Finished), event) {
             (State::New, Event::Start) => self.start(now, policies),
-            (State::Queued { ticket }, Event::SlotGranted) if claim(ticket, policies) => {
-                self.holds_slot = true;
+            (State::Queued { ticket }, Event::SlotGranted) => {
+                self.slot = policies.bulkhead.as_ref().and_then(|b| b.claim(now, ticket));
+                if self.slot.is_none() {
+                    self.state = State::Queued { ticket };
+                    return Err(Misfit { phase, event });
+                }
                 self.admit(now, policies)
             }
             (State::Queued { ticket }, Event::QueueTimedOut) => {
-                let wake = leave(ticket, policies);
+                let wake = leave(now, ticket, policies);
                 let reason = if deadline::too_near(now, self.deadline) {
                     Refusal::DeadlineExceeded
                 } else {
                     Refusal::BulkheadFull
                 };
-                Told { wake, ..self.refuse(reason, None, policies) }
+                Told { wake, ..self.refuse(now, reason, None, policies) }
             }
             (State::Queued { ticket }, Event::CircuitOpened) => {
-                let wake = leave(ticket, policies);
+                let wake = leave(now, ticket, policies);
                 let after = policies.breaker.as_ref().and_then(|b| b.refuses(now));
-                Told { wake, ..self.refuse(Refusal::CircuitOpen, after, policies) }
+                Told { wake, ..self.refuse(now, Refusal::CircuitOpen, after, policies) }
             }
             (State::Attempting { admission, .. }, Event::Succeeded) => {
                 let change = tell_breaker(now, admission, Health::Good, policies);
-                let wake = self.release(policies);
+                let wake = self.release(now, policies);
                 Told { step: Step::Done, moved: Move::Finish, change, wake }
             }
             (State::Attempting { admission, .. }, Event::Failed(failure)) => {
@@ -191,18 +195,18 @@ impl Pipeline {
             }
             (State::Attempting { admission, .. }, Event::Panicked) => {
                 let change = tell_breaker(now, admission, Health::Bad, policies);
-                let wake = self.release(policies);
+                let wake = self.release(now, policies);
                 Told { step: Step::Released, moved: Move::Panic, change, wake }
             }
             (State::Waiting, Event::WaitOver) => self.admit(now, policies),
-            (State::New | State::Waiting, Event::Cancelled) => self.cancelled(None, policies),
+            (State::New | State::Waiting, Event::Cancelled) => self.cancelled(now, None, policies),
             (State::Queued { ticket }, Event::Cancelled) => {
-                let wake = leave(ticket, policies);
-                Told { wake, ..self.cancelled(None, policies) }
+                let wake = leave(now, ticket, policies);
+                Told { wake, ..self.cancelled(now, None, policies) }
             }
             (State::Attempting { admission, .. }, Event::Cancelled) => {
                 let change = tell_breaker(now, admission, Health::Silent, policies);
-                self.cancelled(change, policies)
+                self.cancelled(now, change, policies)
             }
             // Whatever is not listed above is a bug of the host, a slot that was never granted included.
             (state, event) => {
@@ -219,35 +223,43 @@ impl Pipeline {
             self.deadline = Some(self.deadline.map_or(own, |deadline| deadline.min(own)));
         }
         if deadline::too_near(now, self.deadline) {
-            return self.refuse(Refusal::DeadlineExceeded, None, policies);
+            return self.refuse(now, Refusal::DeadlineExceeded, None, policies);
         }
         if let Some(breaker::Look { refused: Some(after), change }) =
             policies.breaker.as_mut().map(|breaker| breaker.look(now))
         {
-            return Told { change, ..self.refuse(Refusal::CircuitOpen, Some(after), policies) };
+            return Told {
+                change,
+                ..self.refuse(now, Refusal::CircuitOpen, Some(after), policies)
+            };
         }
         if let Some(limit) = &mut policies.rate_limit
             && let rate_limit::Answer::NotUntil { retry_after } = limit.ask(now)
         {
-            return self.refuse(Refusal::RateLimited, Some(retry_after), policies);
+            return self.refuse(now, Refusal::RateLimited, Some(retry_after), policies);
         }
-        match policies.bulkhead.as_mut().map(Bulkhead::ask) {
+        // Whoever gets a slot in the last milliseconds can't use it.
+        let until = self.deadline.map_or_else(
+            || now.plus(BULKHEAD_WAIT_MAX),
+            |deadline| deadline.minus(ATTEMPT_MIN_USABLE),
+        );
+        match policies.bulkhead.as_ref().map(|bulkhead| bulkhead.ask(now, until)) {
             None => self.admit(now, policies),
-            Some(Entry::Granted) => {
-                self.holds_slot = true;
+            Some(Entry::Granted(slot)) => {
+                self.slot = Some(slot);
                 self.admit(now, policies)
             }
-            Some(Entry::Queued(ticket)) => {
-                // Whoever gets a slot in the last milliseconds can't use it.
-                let until = self.deadline.map_or_else(
-                    || now.plus(BULKHEAD_WAIT_MAX),
-                    |deadline| deadline.minus(ATTEMPT_MIN_USABLE),
-                );
+            Some(Entry::Queued { ticket, shed }) => {
                 self.state = State::Queued { ticket };
                 let step = Step::Queue { ticket, until };
-                Told { step, moved: Move::Enqueue, change: None, wake: None }
+                Told { step, moved: Move::Enqueue, change: None, wake: shed }
             }
-            Some(Entry::Full) => self.refuse(Refusal::BulkheadFull, None, policies),
+            Some(Entry::Full { retry_after }) => {
+                self.refuse(now, Refusal::BulkheadFull, retry_after, policies)
+            }
+            Some(Entry::TooLate { retry_after }) => {
+                self.refuse(now, Refusal::BulkheadFull, Some(retry_after), policies)
+            }
         }
     }
 
@@ -255,14 +267,14 @@ impl Pipeline {
     fn admit(&mut self, now: Moment, policies: &mut Policies) -> Told {
         let Some(limit) = deadline::attempt_limit(now, self.attempt_timeout, self.deadline) else {
             let (refusal, reason) = (Refusal::DeadlineExceeded, GiveUp::DeadlineTooNear);
-            return self.no_attempt(refusal, reason, None, policies);
+            return self.no_attempt(now, refusal, reason, None, policies);
         };
         let (admission, change) = match policies.breaker.as_mut().map(|b| b.ask(now)) {
             None => (None, None),
             Some(breaker::Answer { admission: Ok(admission), change }) => (Some(admission), change),
             Some(breaker::Answer { admission: Err(after), change }) => {
                 let (refusal, reason) = (Refusal::CircuitOpen, GiveUp::CircuitOpen);
-                let told = self.no_attempt(refusal, reason, Some(after), policies);
+                let told = self.no_attempt(now, refusal, reason, Some(after), policies);
                 return Told { change, ..told };
             }
         };
@@ -286,10 +298,10 @@ impl Pipeline {
         let left = self.deadline.map(|deadline| now.until(deadline));
         let open = policies.breaker.as_ref().and_then(|b| b.refuses(now));
         let told = match self.retry.ask(self.attempts, failure, self.repeatable, left, rng) {
-            Decision::GiveUp(reason) => self.give_up(reason, open, policies),
+            Decision::GiveUp(reason) => self.give_up(now, reason, open, policies),
             // No waiting in front of an open circuit.
             Decision::Again { .. } if open.is_some() => {
-                self.give_up(GiveUp::CircuitOpen, open, policies)
+                self.give_up(now, GiveUp::CircuitOpen, open, policies)
             }
             Decision::Again { after } => {
                 self.state = State::Waiting;
@@ -304,60 +316,62 @@ impl Pipeline {
     /// is the news, and the guard only the reason why no attempt follows.
     fn no_attempt(
         &mut self,
+        now: Moment,
         refusal: Refusal,
         reason: GiveUp,
         retry_after: Option<Duration>,
         policies: &mut Policies,
     ) -> Told {
         if self.attempts == 0 {
-            self.refuse(refusal, retry_after, policies)
+            self.refuse(now, refusal, retry_after, policies)
         } else {
-            self.give_up(reason, retry_after, policies)
+            self.give_up(now, reason, retry_after, policies)
         }
     }
 
     fn refuse(
         &mut self,
+        now: Moment,
         reason: Refusal,
         retry_after: Option<Duration>,
         policies: &mut Policies,
     ) -> Told {
-        let wake = self.release(policies);
+        let wake = self.release(now, policies);
         let step = Step::Reject { reason, retry_after };
         Told { step, moved: Move::Reject, change: None, wake }
     }
 
     fn give_up(
         &mut self,
+        now: Moment,
         reason: GiveUp,
         retry_after: Option<Duration>,
         policies: &mut Policies,
     ) -> Told {
-        let wake = self.release(policies);
+        let wake = self.release(now, policies);
         let step = Step::GiveUp { reason, retry_after };
         Told { step, moved: Move::GiveUp, change: None, wake }
     }
 
-    fn cancelled(&mut self, change: Option<breaker::Change>, policies: &mut Policies) -> Told {
-        let wake = self.release(policies);
+    fn cancelled(
+        &mut self,
+        now: Moment,
+        change: Option<breaker::Change>,
+        policies: &mut Policies,
+    ) -> Told {
+        let wake = self.release(now, policies);
         Told { step: Step::Released, moved: Move::Cancel, change, wake }
     }
 
     /// Gives the slot back, if one is held; the answer is the waiter that owns it now.
-    fn release(&mut self, policies: &mut Policies) -> Option<Ticket> {
-        if !std::mem::take(&mut self.holds_slot) {
-            return None;
-        }
-        policies.bulkhead.as_mut().and_then(Bulkhead::release)
+    fn release(&mut self, now: Moment, policies: &Policies) -> Option<Ticket> {
+        let (bulkhead, slot) = policies.bulkhead.as_ref().zip(self.slot.take())?;
+        bulkhead.release(now, slot)
     }
 }
 
-fn claim(ticket: Ticket, policies: &mut Policies) -> bool {
-    policies.bulkhead.as_mut().is_some_and(|bulkhead| bulkhead.claim(ticket))
-}
-
-fn leave(ticket: Ticket, policies: &mut Policies) -> Option<Ticket> {
-    policies.bulkhead.as_mut().and_then(|bulkhead| bulkhead.leave(ticket))
+fn leave(now: Moment, ticket: Ticket, policies: &Policies) -> Option<Ticket> {
+    policies.bulkhead.as_ref().and_then(|bulkhead| bulkhead.leave(now, ticket))
 }
 
 fn tell_breaker(

@@ -60,8 +60,7 @@ impl Plan {
             check_breaker(breaker, &mut mistakes);
         }
         if let Some(bulkhead) = &self.bulkhead {
-            mistakes.range("bulkhead.limit", bulkhead.limit, 1, u32::MAX);
-            mistakes.range("bulkhead.queue", bulkhead.queue, 0, limits::BULKHEAD_QUEUE_MAX);
+            bulkhead.check(&mut mistakes);
         }
         if let Some(limit) = &self.rate_limit {
             mistakes.range("rate_limit.requests", limit.requests, 1, u32::MAX);
@@ -154,9 +153,7 @@ impl fmt::Display for Plan {
             None => writeln!(f, "  breaker          none")?,
         }
         match self.bulkhead {
-            Some(BulkheadConfig { limit, queue }) => {
-                writeln!(f, "  bulkhead         {limit} in flight, {queue} queued")?;
-            }
+            Some(bulkhead) => writeln!(f, "  bulkhead         {bulkhead}")?,
             None => writeln!(f, "  bulkhead         none")?,
         }
         match self.rate_limit {

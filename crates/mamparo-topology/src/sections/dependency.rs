@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mamparo_core::limits::{
-    ATTEMPT_MIN_USABLE, ATTEMPTS_MAX, BULKHEAD_QUEUE_MAX, PROBES_MAX, WINDOW_CALLS_MAX,
+    ATTEMPT_MIN_USABLE, ATTEMPTS_MAX, BULKHEAD_LIMIT_MAX, BULKHEAD_QUEUE_MAX, PROBES_MAX,
+    WINDOW_CALLS_MAX,
 };
 
 use super::{LONGEST, SHORTEST, rate_limit};
@@ -12,9 +13,6 @@ use crate::{
     BreakerRule, BreakerSection, BulkheadSection, DependencySection, Fallback, Located,
     RetrySection,
 };
-
-/// Most calls in flight that a bulkhead may allow. More is no limit.
-const BULKHEAD_LIMIT_MAX: u32 = 100_000;
 
 pub(super) fn read(
     name: Located<String>,
