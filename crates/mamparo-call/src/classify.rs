@@ -10,3 +10,10 @@ pub trait Classify {
     /// What kind of failure is this?
     fn classify(&self) -> Failure;
 }
+
+/// An error that can't happen; services that answer everything with a value have it.
+impl Classify for std::convert::Infallible {
+    fn classify(&self) -> Failure {
+        match *self {}
+    }
+}

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use mamparo_core::rng::SeededRng;
+use mamparo_core::rng::{Rng, SeededRng};
 use mamparo_core::time::{Moment, WallTime};
 
 /// Moments start a day in, so that a paused runtime that began a little before the first reading
@@ -61,6 +61,16 @@ pub async fn sleep_until(moment: Moment) {
 pub fn entropy() -> SeededRng {
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     SeededRng::new(high ^ low)
+}
+
+/// Asks the system for entropy when the first number is drawn, so that a success never does.
+#[derive(Debug, Default)]
+pub(crate) struct LazyRng(Option<SeededRng>);
+
+impl Rng for LazyRng {
+    fn next_u64(&mut self) -> u64 {
+        self.0.get_or_insert_with(entropy).next_u64()
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]

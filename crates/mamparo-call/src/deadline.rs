@@ -69,9 +69,13 @@ impl<F: Future> Future for Deadline<F> {
     }
 }
 
-/// Polls the timer, which is made by the first wait.
+/// Polls the timer, which is made by the first wait and keeps its moment until it is set to `None`.
 #[cold]
-fn wait(mut timer: Pin<&mut Option<Sleep>>, until: Moment, cx: &mut Context<'_>) -> Poll<Elapsed> {
+pub(crate) fn wait(
+    mut timer: Pin<&mut Option<Sleep>>,
+    until: Moment,
+    cx: &mut Context<'_>,
+) -> Poll<Elapsed> {
     if timer.is_none() {
         timer.set(Some(tokio::time::sleep_until(clock::instant_of(until))));
     }

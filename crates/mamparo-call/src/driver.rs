@@ -10,9 +10,9 @@ use std::time::Duration;
 use mamparo_core::call::bulkhead::Ticket;
 use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Phase, Pipeline, Step, Told};
 use mamparo_core::outcome::{Failure, Repeatable};
-use mamparo_core::rng::{Rng, SeededRng};
 use mamparo_core::time::Moment;
 
+use crate::clock::LazyRng;
 use crate::gate::Gate;
 use crate::{Attempt, CallError, Classify, Context, clock, observe};
 
@@ -36,7 +36,7 @@ where
     let mut run = Run {
         gate,
         pipeline: Pipeline::new(&gate.plan, repeatable, Context::current_deadline()),
-        rng: LazyRng(None),
+        rng: LazyRng::default(),
         in_operation: false,
     };
     let mut now = clock::now();
@@ -194,15 +194,6 @@ impl Drop for Run<'_> {
         if let Err(misfit) = told {
             observe::misfit(&self.gate.plan, &misfit);
         }
-    }
-}
-
-/// Asks the system for entropy when the first wait is drawn, so that a success never does.
-struct LazyRng(Option<SeededRng>);
-
-impl Rng for LazyRng {
-    fn next_u64(&mut self) -> u64 {
-        self.0.get_or_insert_with(clock::entropy).next_u64()
     }
 }
 

@@ -24,7 +24,9 @@ pub mod error;
 pub mod fault;
 mod gate;
 mod observe;
+pub mod policy;
 pub mod snapshot;
+pub mod tower;
 pub mod transaction;
 
 pub use builder::{BuildError, DependencyBuilder};

@@ -1,0 +1,31 @@
+//! The policies one by one, around any future, without a [`Dependency`](crate::Dependency).
+//!
+//! Use these where the order of the [pipeline](mamparo_core::call::pipeline) does not fit. Each policy is
+//! made once, shared by clones or references, and turns a future into a guarded one:
+//!
+//! | policy | refuses or ends a call when | error |
+//! |---|---|---|
+//! | [`TimeoutPolicy`] | it takes too long, or the caller's deadline is too near | [`TimeoutError`] |
+//! | [`RetryPolicy`] | never; makes another attempt of what failed | [`RetryError`] |
+//!
+//! What is guarded can be guarded again, in any order; the outermost policy is the one that is called
+//! first. The futures are plain named types: no box, no allocation, no task. Dropping one at any await
+//! and a panic inside give back whatever was taken; a panic counts as a failure, a drop is no verdict.
+//! All of it is decided by the machines of `mamparo-core`.
+
+mod error;
+mod guard;
+mod judge;
+mod listen;
+mod observe;
+mod retry;
+mod timeout;
+
+pub use error::{GuardError, Refused, RetryError, TimeoutError};
+pub use guard::{Ending, Guard, Guarded};
+pub use judge::{ByError, Judge, Unjudged};
+pub use listen::{Listener, PolicyEvent};
+pub use observe::MetricsListener;
+pub(crate) use retry::{Attempts, Next};
+pub use retry::{RetryPolicy, Retrying};
+pub use timeout::{Timed, TimeoutPolicy};

@@ -1,0 +1,246 @@
+//! Another attempt, where that is safe and worth while, for any future that a closure can make again.
+
+use std::borrow::Borrow;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use mamparo_core::call::retry::{Decision, GiveUp, Retry};
+use mamparo_core::outcome::{Failure, Repeatable};
+use mamparo_core::time::Moment;
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+
+use crate::Context as Request;
+use crate::clock::{self, LazyRng};
+use crate::deadline::wait;
+use crate::policy::listen::Ears;
+use crate::policy::{ByError, Judge, Listener, PolicyEvent, RetryError};
+
+/// Attempts and the waits between them.
+///
+/// What may be repeated is asked of each failure ([`Judge`]) and of the caller ([`Repeatable`]);
+/// refusals of own guards and errors that forbid it are not. No wait ends after the deadline of the
+/// current [`Context`](Request), and none begins that would. A first attempt that succeeds reads no
+/// clock.
+///
+/// ```
+/// # #[derive(Debug)] struct Down;
+/// # impl mamparo_call::Classify for Down {
+/// #     fn classify(&self) -> mamparo_call::Failure { mamparo_call::Failure::TRANSIENT }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// use mamparo_call::{Repeatable, policy::RetryPolicy};
+/// use mamparo_core::call::retry::Retry;
+///
+/// let retry = RetryPolicy::new(Retry::default()); // 3 attempts
+/// let answer = retry
+///     .call(Repeatable::Idempotent, |attempt| async move {
+///         if attempt == 1 { Err(Down) } else { Ok(attempt) }
+///     })
+///     .await;
+/// assert_eq!(answer.expect("the second attempt works"), 2);
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RetryPolicy {
+    retry: Retry,
+    ears: Ears,
+}
+
+impl RetryPolicy {
+    /// As often and as far apart as `retry` says.
+    #[must_use]
+    pub fn new(retry: Retry) -> Self {
+        Self { retry, ears: Ears::default() }
+    }
+
+    /// The same with a listener: each attempt's `Succeeded` or `Failed`, `Retrying` and
+    /// `GaveUp`.
+    #[must_use]
+    pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
+        Self { ears: Ears::new(listener), ..self }
+    }
+
+    /// Runs what `operation` makes, once for each attempt; it gets the attempt's number, counted from
+    /// one.
+    ///
+    /// # Errors
+    /// [`RetryError`] holds the last attempt's error and says why no other followed.
+    pub fn call<Op, Fut>(
+        &self,
+        repeatable: Repeatable,
+        operation: Op,
+    ) -> Retrying<&Self, ByError, Op, Fut>
+    where
+        Op: FnMut(u32) -> Fut,
+    {
+        self.call_judged(repeatable, ByError, operation)
+    }
+
+    /// The same with a [`Judge`] of values. The last attempt's `Ok` is handed back as it is, even
+    /// when the judge took it for a failure.
+    pub fn call_judged<J, Op, Fut>(
+        &self,
+        repeatable: Repeatable,
+        judge: J,
+        operation: Op,
+    ) -> Retrying<&Self, J, Op, Fut>
+    where
+        Op: FnMut(u32) -> Fut,
+    {
+        let attempts = Attempts::new(repeatable);
+        Retrying { step: Step::Between, policy: self, judge, operation, attempts }
+    }
+}
+
+/// The attempts of one call: what was made, and what their failures add up to.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    repeatable: Repeatable,
+    made: u32,
+    earlier: Option<Failure>,
+}
+
+/// What follows an attempt.
+#[derive(Debug)]
+pub(crate) enum Next<T, E> {
+    Done(Result<T, RetryError<E>>),
+    Wait(Moment),
+}
+
+impl Attempts {
+    pub(crate) const fn new(repeatable: Repeatable) -> Self {
+        Self { repeatable, made: 0, earlier: None }
+    }
+
+    /// Counts another attempt and tells its number.
+    pub(crate) const fn begin(&mut self) -> u32 {
+        self.made = self.made.saturating_add(1);
+        self.made
+    }
+
+    /// Takes the end of an attempt, which can be made `again` or not. An error that the judge takes for
+    /// a success is not repeated.
+    #[inline]
+    pub(crate) fn ended<T, E>(
+        &mut self,
+        policy: &RetryPolicy,
+        judge: &impl Judge<T, E>,
+        result: Result<T, E>,
+        again: bool,
+    ) -> Next<T, E> {
+        let failure = judge.judge(&result);
+        match (result, failure) {
+            (Ok(value), None) => {
+                policy.ears.tell(|| PolicyEvent::Succeeded);
+                Next::Done(Ok(value))
+            }
+            (result, failure) => {
+                self.failed(policy, failure.unwrap_or(Failure::PERMANENT), result, again)
+            }
+        }
+    }
+
+    #[cold]
+    fn failed<T, E>(
+        &mut self,
+        policy: &RetryPolicy,
+        failure: Failure,
+        result: Result<T, E>,
+        again: bool,
+    ) -> Next<T, E> {
+        let (now, attempts) = (clock::now(), self.made);
+        policy.ears.tell(|| PolicyEvent::Failed(failure));
+        let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
+        self.earlier = Some(whole);
+        let left = Request::current_deadline().map(|deadline| now.until(deadline));
+        let mut rng = LazyRng::default();
+        let retry = if again { policy.retry } else { Retry { attempts, ..policy.retry } };
+        match retry.ask(attempts, &failure, self.repeatable, left, &mut rng) {
+            Decision::Again { after } => {
+                policy.ears.tell(|| PolicyEvent::Retrying { attempt: attempts, after });
+                Next::Wait(now.plus(after))
+            }
+            Decision::GiveUp(reason) => {
+                policy.ears.tell(|| PolicyEvent::GaveUp { attempts, reason });
+                Next::Done(result.map_err(|source| RetryError {
+                    source,
+                    attempts,
+                    gave_up: reason,
+                    failure: whole,
+                }))
+            }
+        }
+    }
+
+    /// The end at a service that can't be used any more: `error` came instead of readiness.
+    #[cold]
+    pub(crate) fn unready<E>(&self, source: E) -> RetryError<E> {
+        let failure = self.earlier.unwrap_or(Failure::NOT_SENT);
+        RetryError { source, attempts: self.made, gave_up: GiveUp::Permanent, failure }
+    }
+}
+
+pin_project! {
+    #[project = StepProjection]
+    #[derive(Debug)]
+    enum Step<Fut> {
+        Between,
+        Attempt { #[pin] future: Fut },
+        Wait { #[pin] timer: Option<Sleep>, until: Moment },
+        Over,
+    }
+}
+
+pin_project! {
+    /// The future of [`RetryPolicy::call`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless you `.await` or poll them"]
+    pub struct Retrying<P, J, Op, Fut> {
+        #[pin]
+        step: Step<Fut>,
+        policy: P,
+        judge: J,
+        operation: Op,
+        attempts: Attempts,
+    }
+}
+
+impl<P, J, Op, Fut, T, E> Future for Retrying<P, J, Op, Fut>
+where
+    P: Borrow<RetryPolicy>,
+    J: Judge<T, E>,
+    Op: FnMut(u32) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    type Output = Result<T, RetryError<E>>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.step.as_mut().project() {
+                StepProjection::Between => {
+                    let future = (this.operation)(this.attempts.begin());
+                    this.step.set(Step::Attempt { future });
+                }
+                StepProjection::Attempt { future } => {
+                    let result = ready!(future.poll(cx));
+                    match this.attempts.ended((*this.policy).borrow(), this.judge, result, true) {
+                        Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
+                        Next::Done(result) => {
+                            this.step.set(Step::Over);
+                            return Poll::Ready(result);
+                        }
+                    }
+                }
+                StepProjection::Wait { timer, until } => {
+                    ready!(wait(timer, *until, cx));
+                    this.step.set(Step::Between);
+                }
+                StepProjection::Over => return Poll::Pending,
+            }
+        }
+    }
+}

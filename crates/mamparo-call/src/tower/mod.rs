@@ -1,0 +1,38 @@
+//! The policies as tower layers.
+//!
+//! | layer | policy | error |
+//! |---|---|---|
+//! | [`TimeoutLayer`] | [`TimeoutPolicy`](crate::policy::TimeoutPolicy) | [`TimeoutError`](crate::policy::TimeoutError) |
+//! | [`RetryLayer`] | [`RetryPolicy`](crate::policy::RetryPolicy) | [`RetryError`](crate::policy::RetryError) |
+//!
+//! A layer keeps to tower's contract to the letter: the instance that was asked for readiness is the
+//! one that is called, a readiness that was given is kept until it is used, a clone is asked for its
+//! own, and an instance whose readiness failed is never used again. Futures are named types without a
+//! box, errors are typed and need no `Clone`, and responses pass through untouched.
+//!
+//! A service needs a handle of its policy that it owns. A policy's clone is one reference count a
+//! call; a `&'static` policy costs nothing:
+//!
+//! ```
+//! # use std::{convert::Infallible, time::Duration};
+//! # use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use mamparo_call::{policy::TimeoutPolicy, tower::TimeoutLayer};
+//!
+//! let limit = TimeoutPolicy::new(Duration::from_millis(700));
+//! let mut service = ServiceBuilder::new()
+//!     .layer(TimeoutLayer::new(limit))
+//!     .service(service_fn(|name: &'static str| async move { Ok::<_, Infallible>(name.len()) }));
+//! assert_eq!(service.ready().await?.call("catalog").await?, 7);
+//! # Ok(()) }
+//! ```
+
+mod guard;
+mod replay;
+mod retry;
+mod timeout;
+
+pub use guard::{GuardLayer, GuardService};
+pub use replay::{Cloned, Once, Replay};
+pub use retry::{Repeating, RetryLayer, RetryService};
+pub use timeout::{TimeoutLayer, TimeoutService};
