@@ -25,9 +25,9 @@ fn granted(entry: Entry) -> Slot {
     slot
 }
 
-fn queued(entry: Entry) -> Ticket {
+fn queued(entry: &Entry) -> Ticket {
     let Entry::Queued { ticket, shed: None } = entry else { panic!("{entry:?} is no ticket") };
-    ticket
+    *ticket
 }
 
 fn taken(bulkhead: &Bulkhead, slots: usize) -> Vec<Slot> {
@@ -35,14 +35,14 @@ fn taken(bulkhead: &Bulkhead, slots: usize) -> Vec<Slot> {
 }
 
 fn waiting(bulkhead: &Bulkhead, callers: usize) -> Vec<Ticket> {
-    (0..callers).map(|_| queued(bulkhead.ask(NOW, EVER))).collect()
+    (0..callers).map(|_| queued(&bulkhead.ask(NOW, EVER))).collect()
 }
 
 /// A bulkhead with one slot taken that has learnt a service time of 100 ms.
 fn of_100_ms(config: BulkheadConfig) -> (Bulkhead, Slot) {
     let bulkhead = Bulkhead::new(config);
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let next = queued(bulkhead.ask(NOW, EVER));
+    let next = queued(&bulkhead.ask(NOW, EVER));
     assert_eq!(bulkhead.release(at(100), slot), Some(next));
     let slot = bulkhead.claim(at(100), next).expect("granted");
     assert_eq!(bulkhead.service_time(), Some(millis(100)));
@@ -53,7 +53,7 @@ fn of_100_ms(config: BulkheadConfig) -> (Bulkhead, Slot) {
 fn the_twenty_first_waits_or_is_rejected_at_once() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(20, 1));
     let mut slots = taken(&bulkhead, 20);
-    let ticket = queued(bulkhead.ask(NOW, EVER));
+    let ticket = queued(&bulkhead.ask(NOW, EVER));
     assert_eq!(bulkhead.ask(NOW, EVER), Entry::Full { retry_after: None });
     assert_eq!(bulkhead.standing(ticket), Standing::Waiting);
     assert_eq!(bulkhead.claim(NOW, ticket), None, "not yet");
@@ -68,7 +68,7 @@ fn the_twenty_first_waits_or_is_rejected_at_once() {
 fn policies_c15_and_c16_a_waiter_that_left_as_it_was_granted_hands_the_slot_on() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let [first, second, third] = [(); 3].map(|()| queued(bulkhead.ask(NOW, EVER)));
+    let [first, second, third] = [(); 3].map(|()| queued(&bulkhead.ask(NOW, EVER)));
     assert_eq!(bulkhead.leave(NOW, second), None, "it was only waiting");
     assert_eq!(bulkhead.release(NOW, slot), Some(first));
     assert_eq!(bulkhead.leave(NOW, first), Some(third), "granted while it timed out");
@@ -83,8 +83,8 @@ fn policies_c15_and_c16_a_waiter_that_left_as_it_was_granted_hands_the_slot_on()
 fn policies_c16_a_slot_passes_by_whoever_it_would_reach_too_late() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let late = queued(bulkhead.ask(NOW, at(50)));
-    let in_time = queued(bulkhead.ask(NOW, at(100)));
+    let late = queued(&bulkhead.ask(NOW, at(50)));
+    let in_time = queued(&bulkhead.ask(NOW, at(100)));
     assert_eq!(bulkhead.release(at(60), slot), Some(in_time));
     assert_eq!(bulkhead.standing(late), Standing::Shed);
     let slot = bulkhead.claim(at(60), in_time).expect("granted");
@@ -97,9 +97,9 @@ fn policies_c16_a_slot_passes_by_whoever_it_would_reach_too_late() {
 fn policies_c17_a_newcomer_does_not_overtake_who_waits() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 2));
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let first = queued(bulkhead.ask(NOW, EVER));
+    let first = queued(&bulkhead.ask(NOW, EVER));
     assert_eq!(bulkhead.release(NOW, slot), Some(first));
-    let second = queued(bulkhead.ask(NOW, EVER));
+    let second = queued(&bulkhead.ask(NOW, EVER));
     let slot = bulkhead.claim(NOW, first).expect("granted");
     assert_eq!(bulkhead.release(NOW, slot), Some(second));
 }
@@ -108,7 +108,7 @@ fn policies_c17_a_newcomer_does_not_overtake_who_waits() {
 fn policies_c21_who_was_refused_or_has_left_holds_nothing() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 1));
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let hedge = queued(bulkhead.ask(NOW, EVER));
+    let hedge = queued(&bulkhead.ask(NOW, EVER));
     assert!(matches!(bulkhead.ask(NOW, EVER), Entry::Full { .. }));
     assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (1, 1), "the refused one counts nowhere");
     assert_eq!(bulkhead.leave(NOW, hedge), None);
@@ -122,10 +122,10 @@ fn who_would_get_a_slot_too_late_is_refused_on_entry() {
     // One slot, 100 ms each: the first in line waits 100 ms, the second 200 ms.
     let too_late = |after| Entry::TooLate { retry_after: millis(after) };
     assert_eq!(bulkhead.ask(at(100), at(199)), too_late(100));
-    let first = queued(bulkhead.ask(at(100), at(200)));
+    let first = queued(&bulkhead.ask(at(100), at(200)));
     assert_eq!(bulkhead.ask(at(100), at(299)), too_late(200));
-    queued(bulkhead.ask(at(100), at(300)));
-    queued(bulkhead.ask(at(100), EVER));
+    queued(&bulkhead.ask(at(100), at(300)));
+    queued(&bulkhead.ask(at(100), EVER));
     assert_eq!(bulkhead.ask(at(100), EVER), Entry::Full { retry_after: Some(millis(400)) });
     // Twice the slots, half the wait.
     let woken = bulkhead.set_limit(at(100), 2);
@@ -158,7 +158,7 @@ fn service_time_is_smoothed_and_ignores_what_says_nothing() {
 fn extreme_times_overflow_nothing() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
     let slot = granted(bulkhead.ask(NOW, EVER));
-    let next = queued(bulkhead.ask(NOW, EVER));
+    let next = queued(&bulkhead.ask(NOW, EVER));
     assert_eq!(bulkhead.release(EVER, slot), Some(next));
     assert!(bulkhead.ask(EVER, EVER) != Entry::Full { retry_after: None });
     let last = bulkhead.ask(NOW, at(1));
@@ -192,7 +192,7 @@ fn under_pressure_a_newcomer_is_judged_by_its_own_wait() {
     let config = BulkheadConfig { order: Order::AdaptiveLifo, ..BulkheadConfig::new(1, 4) };
     let (bulkhead, slot) = of_100_ms(config);
     waiting(&bulkhead, 2);
-    let third = queued(bulkhead.ask(at(100), at(200)));
+    let third = queued(&bulkhead.ask(at(100), at(200)));
     assert_eq!(bulkhead.ask(at(100), at(199)), Entry::TooLate { retry_after: millis(100) });
     assert_eq!(bulkhead.release(at(200), slot), Some(third));
 }
