@@ -9,10 +9,10 @@ mod shard;
 
 use std::borrow::Borrow;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::KEYED_KEYS_MAX;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Apart, Arc, Mutex, MutexGuard, lock};
 use crate::time::Moment;
 
 use shard::Shard;
@@ -68,10 +68,8 @@ pub struct Keyed<K, V> {
     overflowed: AtomicU64,
 }
 
-/// Two cache lines, as neighbours are fetched in pairs: a lock taken here slows nobody next door.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Part<K, V>(Mutex<Shard<K, V>>);
+/// What is locked on its own.
+type Part<K, V> = Apart<Mutex<Shard<K, V>>>;
 
 impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
     /// An empty map of at most `keys_max` (at least 1) keys.
@@ -84,7 +82,7 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         let keys_max = keys_max.clamp(1, KEYED_KEYS_MAX);
         let wanted = (keys_max / SHARD_KEYS_MIN).clamp(1, SHARDS_MAX);
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
-        let shards = (0..count).map(|_| Part(Mutex::new(Shard::new(keys_max / count)))).collect();
+        let shards = (0..count).map(|_| Apart(Mutex::new(Shard::new(keys_max / count)))).collect();
         let overflow = Mutex::new(overflow);
         Self { shards, keys_max, seed, overflow, overflowed: AtomicU64::new(0) }
     }
@@ -149,7 +147,7 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         }
         drop(shard);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        act(&mut locked(&self.overflow))
+        act(&mut lock(&self.overflow))
     }
 
     /// What `look` reads from the value of `key`; `None` for a key that is not kept. Keeps nothing
@@ -172,7 +170,7 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
     {
         let mut all = Vec::new();
         for part in &self.shards {
-            all.extend(locked(&part.0).entries().map(|(key, value)| (key.clone(), value.clone())));
+            all.extend(lock(&part.0).entries().map(|(key, value)| (key.clone(), value.clone())));
         }
         all
     }
@@ -180,7 +178,7 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
     /// Keys that are kept.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.shards.iter().map(|part| locked(&part.0).len()).sum()
+        self.shards.iter().map(|part| lock(&part.0).len()).sum()
     }
 
     /// Most keys that are kept.
@@ -205,12 +203,6 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
         // The upper half; the lower one chooses a chain within the part. There are 2ⁿ parts.
         let at = (hash >> 32) as usize & (self.shards.len() - 1);
-        locked(&self.shards[at].0)
+        lock(&self.shards[at].0)
     }
-}
-
-/// Every change of a part is whole before anything that could panic runs (a key's `Eq`, a value's
-/// drop), so a poisoned lock hides nothing that is broken.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

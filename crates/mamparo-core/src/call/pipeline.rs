@@ -233,7 +233,7 @@ impl Pipeline {
                 ..self.refuse(now, Refusal::CircuitOpen, Some(after), policies)
             };
         }
-        if let Some(limit) = &mut policies.rate_limit
+        if let Some(limit) = &policies.rate_limit
             && let rate_limit::Answer::NotUntil { retry_after } = limit.ask(now)
         {
             return self.refuse(now, Refusal::RateLimited, Some(retry_after), policies);

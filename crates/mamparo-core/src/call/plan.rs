@@ -63,9 +63,7 @@ impl Plan {
             bulkhead.check(&mut mistakes);
         }
         if let Some(limit) = &self.rate_limit {
-            mistakes.range("rate_limit.requests", limit.requests, 1, u32::MAX);
-            mistakes.range("rate_limit.burst", limit.burst, 1, u32::MAX);
-            mistakes.positive("rate_limit.per", limit.per);
+            limit.check(&mut mistakes);
         }
         mistakes.into_vec()
     }

@@ -170,30 +170,37 @@ impl<K, V: Dispensable> Shard<K, V> {
         }
     }
 
-    /// Is there room for one more? Where the part is full, the entry that can best be spared among the
-    /// next [`CANDIDATES`] goes; false when all of them are in use.
+    /// Is there room for one more? Where the part is full, the next [`CANDIDATES`] are looked at: those
+    /// that are idle go, else the one that can best be spared; false when all of them are in use.
     pub(super) fn make_room(&mut self, now: Moment) -> bool {
         if self.row.len() < self.keys_max {
             return true;
         }
-        let mut best: Option<(u64, usize)> = None;
-        for _ in 0..CANDIDATES.min(self.row.len()) {
-            let at = if self.hand < self.row.len() { self.hand } else { 0 };
-            self.hand = at + 1;
-            match self.row[at].value.keep(now) {
-                Keep::Idle => {
-                    best = Some((0, at));
-                    break;
+        let full = self.row.len();
+        let mut nearest: Option<(u64, usize)> = None;
+        for _ in 0..CANDIDATES.min(full) {
+            if self.hand >= self.row.len() {
+                self.hand = 0;
+            }
+            let at = self.hand;
+            let Some(entry) = self.row.get(at) else { break };
+            match entry.value.keep(now) {
+                // What fills the hole is looked at next.
+                Keep::Idle => self.remove(at),
+                Keep::Nearest(rank) => {
+                    if nearest.is_none_or(|(least, _)| rank < least) {
+                        nearest = Some((rank, at));
+                    }
+                    self.hand += 1;
                 }
-                Keep::Nearest(rank) if best.is_none_or(|(least, _)| rank < least) => {
-                    best = Some((rank, at));
-                }
-                Keep::Nearest(_) | Keep::InUse => {}
+                Keep::InUse => self.hand += 1,
             }
         }
-        if let Some((_, at)) = best {
+        if self.row.len() == full
+            && let Some((_, at)) = nearest
+        {
             self.remove(at);
         }
-        best.is_some()
+        self.row.len() < full
     }
 }

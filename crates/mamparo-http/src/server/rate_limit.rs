@@ -1,6 +1,6 @@
 //! Requests per client: 429 with `Retry-After` and the draft's `RateLimit` headers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -10,6 +10,7 @@ use axum::routing::MethodRouter;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use mamparo_call::{Context, clock};
 use mamparo_core::call::rate_limit::{Answer, KeyedRateLimit, RateLimitConfig};
+use mamparo_core::rng::Rng;
 use serde_json::json;
 
 use crate::problem::codes;
@@ -24,9 +25,7 @@ const NAMELESS: &str = "anonymous";
 /// A limit for each client of a service or route, in memory, per process.
 #[derive(Debug)]
 pub struct RateLimit {
-    // Held for one lookup, never over an await.
-    buckets: Mutex<KeyedRateLimit<Arc<str>>>,
-    config: RateLimitConfig,
+    buckets: KeyedRateLimit<Arc<str>>,
 }
 
 impl RateLimit {
@@ -34,7 +33,9 @@ impl RateLimit {
     /// `RateLimit::new(RateLimitConfig::new(300, Duration::from_secs(60)))`.
     #[must_use]
     pub fn new(config: RateLimitConfig) -> Self {
-        Self { buckets: Mutex::new(KeyedRateLimit::new(config)), config }
+        // Clients choose their names.
+        let seed = clock::entropy().next_u64();
+        Self { buckets: KeyedRateLimit::new(config, seed) }
     }
 
     /// The same limit in front of one expensive route alone.
@@ -45,15 +46,8 @@ impl RateLimit {
         route.layer(from_fn_with_state(Arc::new(self), layer))
     }
 
-    fn ask(&self, client: &Arc<str>) -> Answer {
-        // The bucket map is consistent between any two statements: a poisoned lock is no reason
-        // to refuse everybody for ever.
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        buckets.ask(clock::now(), client)
-    }
-
     fn write(&self, to: &mut HeaderMap, remaining: u32, reset: Duration) {
-        let RateLimitConfig { requests, per, .. } = self.config;
+        let RateLimitConfig { requests, per, .. } = self.buckets.config();
         let window = retry_after::whole_seconds(per);
         let reset = retry_after::whole_seconds(reset);
         for (name, text) in [
@@ -70,7 +64,7 @@ impl RateLimit {
 /// Asks the client's bucket, and answers 429 when it is empty.
 pub async fn layer(State(limit): State<Arc<RateLimit>>, request: Request, next: Next) -> Response {
     let client = Context::current().client.unwrap_or_else(|| NAMELESS.into());
-    match limit.ask(&client) {
+    match limit.buckets.ask(clock::now(), &client) {
         Answer::Allowed { remaining, full_after } => {
             let mut response = next.run(request).await;
             limit.write(response.headers_mut(), remaining, full_after);
