@@ -1,6 +1,6 @@
 //! The loop that carries out the pipeline's steps.
 //!
-//! On the way to a success it reads the clock once, takes the lock twice, and allocates nothing.
+//! On the way to a success it reads the clock once, and allocates nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -13,8 +13,9 @@ use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::time::Moment;
 
 use crate::clock::LazyRng;
+use crate::deadline::{Deadline, Elapsed};
 use crate::gate::Gate;
-use crate::{Attempt, CallError, Classify, Context, clock, observe};
+use crate::{Attempt, CallError, Classify, Context, clock, context, observe};
 
 /// How the last attempt ended, kept for the error.
 enum Last<E> {
@@ -33,32 +34,28 @@ where
     F: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let mut run = Run {
-        gate,
-        pipeline: Pipeline::new(&gate.plan, repeatable, Context::current_deadline()),
-        rng: LazyRng::default(),
-        in_operation: false,
-    };
     let mut now = clock::now();
+    let mut run = Run::new(gate, repeatable);
     let mut told = run.tell(now, Event::Start)?;
     let mut last = None;
     loop {
         let event = match told.step {
-            Step::Attempt { budget, until } => {
-                let attempt = Attempt::new(budget.number, now, until);
+            Step::Attempt { number, until } => {
+                let attempt = Attempt::new(number, now, until);
                 match run.attempt(attempt, &mut operation).await {
-                    Some(Ok(value)) => {
-                        run.succeeded(now)?;
+                    Ok(Ok(value)) => {
+                        run.succeeded(attempt)?;
                         return Ok(value);
                     }
-                    Some(Err(error)) => {
-                        let failure = run.classify(&error);
+                    Ok(Err(error)) => {
+                        let failure = run.classify(number, &error);
                         last = Some(Last::Failed(error));
-                        Event::Failed(failure)
+                        Event::Failed { number, failure }
                     }
-                    None => {
-                        last = Some(Last::TimedOut(budget.timeout.unwrap_or_default()));
-                        Event::TimedOut
+                    Err(Elapsed) => {
+                        let granted = until.map(|until| now.until(until));
+                        last = Some(Last::TimedOut(granted.unwrap_or_default()));
+                        Event::TimedOut { number }
                     }
                 }
             }
@@ -67,16 +64,8 @@ where
                 Event::WaitOver
             }
             Step::Queue { ticket, until } => run.queue(ticket, until).await,
-            Step::Reject { reason, retry_after } => {
-                let (dependency, attempts) = (run.dependency(), run.pipeline.attempts());
-                return Err(CallError::Refused { dependency, reason, retry_after, attempts });
-            }
-            Step::GiveUp { reason, retry_after } => {
-                return Err(run.gave_up(last, reason, retry_after));
-            }
-            // Answers to a success and to a cancellation; the loop told neither.
-            Step::Done | Step::Released => {
-                return Err(run.misfit(Misfit { phase: Phase::Finished, event: Event::Start }));
+            Step::Reject { .. } | Step::GiveUp { .. } | Step::Done | Step::Released => {
+                return Err(run.ended(last, told.step));
             }
         };
         now = clock::now();
@@ -90,66 +79,76 @@ struct Run<'a> {
     gate: &'a Gate,
     pipeline: Pipeline,
     rng: LazyRng,
-    /// True while the operation's code runs: a drop in that time is a panic of the operation, any
-    /// other drop is the caller's.
-    in_operation: bool,
+    /// The attempt whose code runs at the moment, 0 when none does: a drop in that time is a panic
+    /// of the operation, any other drop is the caller's.
+    running: u32,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    #[inline]
+    fn new(gate: &'a Gate, repeatable: Repeatable) -> Self {
+        let pipeline = Pipeline::new(repeatable, Context::current_deadline());
+        Self { gate, pipeline, rng: LazyRng::default(), running: 0 }
+    }
+
+    #[inline]
     fn tell<E>(&mut self, now: Moment, event: Event) -> Result<Told, CallError<E>> {
         let told = self.gate.tell(&mut self.pipeline, now, event, &mut self.rng);
         told.map_err(|misfit| self.misfit(misfit))
     }
 
-    fn succeeded<E>(&mut self, started: Moment) -> Result<(), CallError<E>> {
+    #[inline]
+    fn succeeded<E>(&mut self, attempt: Attempt) -> Result<(), CallError<E>> {
         let needs_now = self.gate.success_needs_now() || self.pipeline.is_probe();
-        let now = if needs_now { clock::now() } else { started };
-        self.tell(now, Event::Succeeded).map(|_| ())
+        let now = if needs_now { clock::now() } else { attempt.started };
+        self.tell(now, Event::Succeeded { number: attempt.number }).map(|_| ())
     }
 
-    /// Makes one attempt; `None` when it was cut off at its deadline.
+    /// Makes one attempt.
+    #[inline]
     async fn attempt<T, E, F, Fut>(
         &mut self,
         attempt: Attempt,
         operation: &mut F,
-    ) -> Option<Result<T, E>>
+    ) -> Result<Result<T, E>, Elapsed>
     where
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let mut context = Context::current();
-        if let Some(deadline) = attempt.deadline {
-            context = context.with_deadline(deadline);
-        }
-        // The closure itself runs inside the context too: it may read headers from there.
-        let mut future = pin!(context.scope(async move { operation(attempt).await }));
-        let in_operation = &mut self.in_operation;
-        let watched = poll_fn(|cx| {
-            *in_operation = true;
-            let poll = future.as_mut().poll(cx);
-            *in_operation = false;
-            poll
-        });
-        match attempt.deadline {
-            Some(deadline) => {
-                tokio::time::timeout_at(clock::instant_of(deadline), watched).await.ok()
-            }
-            None => Some(watched.await),
-        }
+        let running = &mut self.running;
+        // The closure itself runs in the attempt's context too: it may read what is left of the time.
+        let mut future = pin!(within(running, attempt, || operation(attempt)));
+        let watched = poll_fn(|cx| within(running, attempt, || future.as_mut().poll(cx)));
+        Deadline::new(watched, attempt.deadline).await
     }
 
-    fn classify<E: Classify>(&mut self, error: &E) -> Failure {
-        self.in_operation = true;
+    fn classify<E: Classify>(&mut self, number: u32, error: &E) -> Failure {
+        self.running = number;
         let failure = error.classify();
-        self.in_operation = false;
+        self.running = 0;
         failure
     }
 
     async fn queue(&self, ticket: Ticket, until: Moment) -> Event {
-        let granted = self.gate.granted(ticket);
-        match tokio::time::timeout_at(clock::instant_of(until), granted).await {
-            Ok(event) => event,
-            Err(_elapsed) => Event::QueueTimedOut,
+        let granted = Deadline::new(self.gate.granted(ticket), Some(until)).await;
+        granted.unwrap_or(Event::QueueTimedOut)
+    }
+
+    /// The error of a call that ended without a value.
+    #[cold]
+    fn ended<E>(&self, last: Option<Last<E>>, step: Step) -> CallError<E> {
+        let (dependency, attempts) = (self.dependency(), self.pipeline.attempts());
+        match step {
+            Step::Reject { reason, retry_after } => {
+                CallError::Refused { dependency, reason, retry_after, attempts }
+            }
+            Step::GiveUp { reason, retry_after } => self.gave_up(last, reason, retry_after),
+            // The first three are no ends, the others answer what the loop never tells.
+            Step::Attempt { .. }
+            | Step::Wait { .. }
+            | Step::Queue { .. }
+            | Step::Done
+            | Step::Released => self.misfit(Misfit { phase: Phase::Finished, event: Event::Start }),
         }
     }
 
@@ -174,22 +173,42 @@ impl Run<'_> {
         }
     }
 
+    #[cold]
     fn misfit<E>(&self, source: Misfit) -> CallError<E> {
         let (dependency, attempts) = (self.dependency(), self.pipeline.attempts());
         CallError::Misfit { dependency, source, attempts }
     }
 
     fn dependency(&self) -> Arc<str> {
-        Arc::from(self.gate.plan.dependency.as_str())
+        Arc::clone(&self.gate.name)
     }
 }
 
+/// Runs code of the attempt: noted as such, and with the attempt's deadline as the current one.
+#[inline]
+fn within<T>(running: &mut u32, attempt: Attempt, work: impl FnOnce() -> T) -> T {
+    *running = attempt.number;
+    let done = context::with_deadline(attempt.deadline, work);
+    *running = 0;
+    done
+}
+
 impl Drop for Run<'_> {
+    #[inline]
     fn drop(&mut self) {
-        if matches!(self.pipeline.phase(), Phase::New | Phase::Finished) {
-            return;
+        if !matches!(self.pipeline.phase(), Phase::New | Phase::Finished) {
+            self.abandoned();
         }
-        let event = if self.in_operation { Event::Panicked } else { Event::Cancelled };
+    }
+}
+
+impl Run<'_> {
+    #[cold]
+    fn abandoned(&mut self) {
+        let event = match self.running {
+            0 => Event::Cancelled,
+            number => Event::Panicked { number },
+        };
         let told = self.gate.tell(&mut self.pipeline, clock::now(), event, &mut self.rng);
         if let Err(misfit) = told {
             observe::misfit(&self.gate.plan, &misfit);

@@ -1,9 +1,11 @@
-//! The policies that all calls of a dependency share, behind one short lock.
+//! What stands in front of one dependency: its policies, and those who wait for a slot.
+//!
+//! The lock of the wakers is seen by calls that wait for a slot and by those that wake them only.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use mamparo_core::call::breaker::{Change, Phase};
@@ -23,26 +25,29 @@ pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 /// Plan, policies and counters of one dependency.
 pub(crate) struct Gate {
     pub(crate) plan: Plan,
+    /// The dependency's name for errors, made once.
+    pub(crate) name: Arc<str>,
     pub(crate) observer: Observer,
     success_needs_now: bool,
+    policies: Mutex<Policies>,
     on_change: Option<OnChange>,
-    shared: Mutex<Shared>,
-}
-
-struct Shared {
-    policies: Policies,
     /// Who waits for which ticket; at most as many as the queue is long.
-    wakers: BTreeMap<Ticket, Waker>,
+    wakers: Mutex<BTreeMap<Ticket, Waker>>,
+    /// Held while the gauge of the breaker is set.
+    showing: Mutex<()>,
 }
 
 impl Gate {
     pub(crate) fn new(plan: Plan, on_change: Option<OnChange>) -> Self {
         let policies = Policies::new(&plan);
         Self {
+            name: Arc::from(plan.dependency.as_str()),
             observer: Observer::new(&plan),
             success_needs_now: policies.success_needs_now(),
+            policies: Mutex::new(policies),
             on_change,
-            shared: Mutex::new(Shared { policies, wakers: BTreeMap::new() }),
+            wakers: Mutex::default(),
+            showing: Mutex::default(),
             plan,
         }
     }
@@ -52,6 +57,7 @@ impl Gate {
     }
 
     /// Tells the machine, wakes whoever got a slot, and reports what changed.
+    #[inline]
     pub(crate) fn tell(
         &self,
         pipeline: &mut Pipeline,
@@ -60,46 +66,60 @@ impl Gate {
         rng: &mut impl Rng,
     ) -> Result<Told, Misfit> {
         let before = pipeline.phase();
-        let (told, waker, all) = {
-            let mut shared = self.lock();
-            let told = pipeline.tell(now, event, &mut shared.policies, rng)?;
-            let waker = told.wake.and_then(|ticket| shared.wakers.remove(&ticket));
-            if let Some(change) = &told.change {
-                self.observer.show_breaker(change.to);
-            }
-            let opened = told.change.is_some_and(|change| change.to == Phase::Open);
-            // Nobody stands in line for an open circuit.
-            let all = if opened { std::mem::take(&mut shared.wakers) } else { BTreeMap::new() };
-            (told, waker, all)
-        };
-        waker.into_iter().chain(all.into_values()).for_each(Waker::wake);
-        self.observer.told(&self.plan, before, event, pipeline.attempts(), &told);
-        if let Some(change) = &told.change {
-            self.call_hook(change);
+        let told = pipeline.tell(now, event, &mut lock(&self.policies), rng)?;
+        if told.wake.is_some() || told.change.is_some() {
+            self.pass_on(&told);
         }
+        self.observer.told(&self.plan, before, event, pipeline.attempts(), &told);
         Ok(told)
     }
 
-    /// Completes when `ticket` owns a slot or will get none, or the circuit has opened. Sleeps in between; dropping it
-    /// forgets the waker.
+    /// What others have to hear of it.
+    #[cold]
+    fn pass_on(&self, told: &Told) {
+        let opened = told.change.is_some_and(|change| change.to == Phase::Open);
+        let (waker, all) = {
+            let mut wakers = lock(&self.wakers);
+            let waker = told.wake.and_then(|ticket| wakers.remove(&ticket));
+            // Nobody stands in line for an open circuit.
+            (waker, if opened { std::mem::take(&mut *wakers) } else { BTreeMap::new() })
+        };
+        waker.into_iter().chain(all.into_values()).for_each(Waker::wake);
+        if let Some(change) = &told.change {
+            self.show_breaker(change.at);
+            self.observer.breaker_changed(&self.plan, change);
+            self.call_hook(change);
+        }
+    }
+
+    /// Shows the state that the breaker has by now. Of two changes on two threads, the later one
+    /// must stay on the gauge: whoever comes here last has seen both.
+    fn show_breaker(&self, now: Moment) {
+        let _one_at_a_time = lock(&self.showing);
+        if let Some(breaker) = &lock(&self.policies).breaker {
+            self.observer.show_breaker(breaker.phase(now));
+        }
+    }
+
+    /// Completes when `ticket` owns a slot or will get none, or when the circuit has opened. Sleeps in
+    /// between; dropping it forgets the waker.
     pub(crate) async fn granted(&self, ticket: Ticket) -> Event {
         let _forget = ForgetWaker { gate: self, ticket };
         poll_fn(|cx| {
-            let now = clock::now();
-            let mut shared = self.lock();
-            if shared.policies.breaker.as_ref().is_some_and(|b| b.phase(now) == Phase::Open) {
+            // The waker first: a grant after the look finds it.
+            let earlier = lock(&self.wakers).insert(ticket, cx.waker().clone());
+            drop(earlier);
+            let policies = lock(&self.policies);
+            let breaker = policies.breaker.as_ref();
+            if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == Phase::Open) {
                 return Poll::Ready(Event::CircuitOpened);
             }
-            match shared.policies.bulkhead.as_ref().map(|b| b.standing(ticket)) {
-                Some(Standing::Granted) => return Poll::Ready(Event::SlotGranted),
+            match policies.bulkhead.as_ref().map(|bulkhead| bulkhead.standing(ticket)) {
+                Some(Standing::Granted) => Poll::Ready(Event::SlotGranted),
                 // A newer caller took its place: its wait is over as if its time were.
-                Some(Standing::Shed | Standing::Gone) | None => {
-                    return Poll::Ready(Event::QueueTimedOut);
-                }
-                Some(Standing::Waiting) => {}
+                Some(Standing::Shed | Standing::Gone) | None => Poll::Ready(Event::QueueTimedOut),
+                Some(Standing::Waiting) => Poll::Pending,
             }
-            shared.wakers.insert(ticket, cx.waker().clone());
-            Poll::Pending
         })
         .await
     }
@@ -115,30 +135,27 @@ impl Gate {
     }
 
     pub(crate) fn breaker_state(&self, now: Moment) -> Option<Phase> {
-        self.lock().policies.breaker.as_ref().map(|breaker| breaker.phase(now))
+        lock(&self.policies).breaker.as_ref().map(|breaker| breaker.phase(now))
     }
 
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
-        let shared = self.lock();
-        let breaker = shared.policies.breaker.as_ref();
-        let queued = shared.policies.bulkhead.as_ref().map_or(0, Bulkhead::queued);
+        let policies = lock(&self.policies);
+        let breaker = policies.breaker.as_ref();
+        let queued = policies.bulkhead.as_ref().map_or(0, Bulkhead::queued);
         let state = breaker.map(|breaker| breaker.phase(now));
         let open = state == Some(Phase::Open);
-        let snapshot = Snapshot {
+        Snapshot {
             breaker: state,
             reopens_in: breaker.and_then(|b| b.refuses(now)).filter(|_| open),
             window_failures: breaker.map_or(0, |breaker| breaker.counts(now).failed),
-            queued: u64::from(queued),
-            ..self.observer.counted(&self.plan)
-        };
-        drop(shared);
-        Snapshot { in_flight: snapshot.in_flight.saturating_sub(snapshot.queued), ..snapshot }
+            ..self.observer.counted(&self.plan, u64::from(queued))
+        }
     }
+}
 
-    /// No code of a user runs under this lock, so a poisoned one is still whole.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// No code of a user runs under these locks, so a poisoned one is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct ForgetWaker<'a> {
@@ -148,7 +165,7 @@ struct ForgetWaker<'a> {
 
 impl Drop for ForgetWaker<'_> {
     fn drop(&mut self) {
-        let waker = self.gate.lock().wakers.remove(&self.ticket);
+        let waker = lock(&self.gate.wakers).remove(&self.ticket);
         // The lock is free by now: what a waker does when it goes is not our code.
         drop(waker);
     }

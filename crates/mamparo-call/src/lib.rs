@@ -4,12 +4,13 @@
 //! attempt, and either hands back its value or says which guard refused, why, and when to return.
 //!
 //! - [`dependency`], [`builder`]: what you hold, and how it is made.
-//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies.
+//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers.
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
 //! - [`fault`]: faults on purpose, for staging and game days.
 //! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
+//! - `counters`: what was counted, without contention.
 //! - `observe`: the only file that speaks to logs and metrics of calls.
 //! - [`clock`]: the only file that reads a clock.
 
@@ -17,6 +18,7 @@ pub mod builder;
 pub mod classify;
 pub mod clock;
 pub mod context;
+mod counters;
 pub mod deadline;
 pub mod dependency;
 mod driver;

@@ -10,10 +10,10 @@
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
 //! | `mamparo_faults_injected_total` | counter | `service`, `dependency`, `kind` |
 //!
-//! Handles of what happens on every call are fetched once, when the dependency is built: install the
-//! recorder before.
+//! Handles are fetched once, those of what happens on every call when the dependency is built and
+//! the others when they are first needed: install the recorder before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use mamparo_core::call::breaker;
@@ -22,6 +22,7 @@ use mamparo_core::call::pipeline::{Event, Misfit, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
 
+use crate::counters::{Count, Counters};
 use crate::snapshot::Snapshot;
 
 /// The gauge of a breaker's state.
@@ -39,17 +40,24 @@ const FAULTS: &str = "mamparo_faults_injected_total";
 /// Calls that a guard refused.
 const REFUSALS: &str = "mamparo_refusals_total";
 
+/// A counter that is fetched when it first counts, so that what never happens is no series.
+#[derive(Default)]
+struct Series(OnceLock<metrics::Counter>);
+
+impl Series {
+    fn increment(&self, fetch: impl FnOnce() -> metrics::Counter) {
+        self.0.get_or_init(fetch).increment(1);
+    }
+}
+
 /// Counters of one dependency, and its metrics.
 pub(crate) struct Observer {
-    calls: AtomicU64,
-    succeeded: AtomicU64,
-    gave_up: AtomicU64,
-    abandoned: AtomicU64,
-    attempts: AtomicU64,
-    retries: AtomicU64,
-    refused: [AtomicU64; Refusal::ALL.len()],
-    openings: AtomicU64,
+    counters: Counters,
     attempts_succeeded: metrics::Counter,
+    attempts_failed: [Series; Outcome::ALL.len()],
+    retries: Series,
+    refusals: [Series; Refusal::ALL.len()],
+    openings: Series,
     breaker_state: metrics::Gauge,
 }
 
@@ -64,23 +72,21 @@ impl Observer {
         };
         breaker_state.set(f64::from(breaker::Phase::Closed.gauge()));
         Self {
-            calls: AtomicU64::new(0),
-            succeeded: AtomicU64::new(0),
-            gave_up: AtomicU64::new(0),
-            abandoned: AtomicU64::new(0),
-            attempts: AtomicU64::new(0),
-            retries: AtomicU64::new(0),
-            refused: Default::default(),
-            openings: AtomicU64::new(0),
+            counters: Counters::new(),
             attempts_succeeded: metrics::counter!(
                 ATTEMPTS,
                 "service" => service, "dependency" => dependency, "outcome" => "success"
             ),
+            attempts_failed: Default::default(),
+            retries: Series::default(),
+            refusals: Default::default(),
+            openings: Series::default(),
             breaker_state,
         }
     }
 
     /// Takes what the machine answered to `event` in state `before`.
+    #[inline]
     pub(crate) fn told(
         &self,
         plan: &Plan,
@@ -90,89 +96,97 @@ impl Observer {
         told: &Told,
     ) {
         if before == Phase::New {
-            add(&self.calls);
+            self.counters.add(Count::Calls);
         }
-        if before == Phase::Attempting {
-            self.attempt_ended(plan, event);
-        }
-        match told.step {
-            Step::Attempt { budget, .. } => {
-                add(&self.attempts);
-                if budget.number > 1 {
-                    self.retried(plan);
-                }
+        match (told.step, event) {
+            (Step::Done, _) => {
+                self.counters.add(Count::Succeeded);
+                self.attempts_succeeded.increment(1);
             }
-            Step::Wait { after, .. } => retrying(plan, attempts, after, event),
-            Step::Queue { .. } => {}
-            Step::Reject { reason, retry_after } => self.refused(plan, reason, retry_after),
-            Step::GiveUp { .. } => add(&self.gave_up),
-            Step::Done => add(&self.succeeded),
-            Step::Released => add(&self.abandoned),
-        }
-        if let Some(change) = &told.change {
-            self.breaker_changed(plan, change);
+            (Step::Attempt { number: 1, .. }, _) => {}
+            (step, event) => self.told_on(plan, before, event, attempts, step),
         }
     }
 
-    /// What was counted since the start; the rest is left empty.
-    pub(crate) fn counted(&self, plan: &Plan) -> Snapshot {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    /// What happens off the straight way to a success.
+    #[cold]
+    fn told_on(&self, plan: &Plan, before: Phase, event: Event, attempts: u32, step: Step) {
+        if before == Phase::Attempting
+            && let Some(outcome) = Outcome::of(event)
+        {
+            self.attempts_failed[outcome as usize].increment(|| {
+                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+                metrics::counter!(
+                    ATTEMPTS,
+                    "service" => service, "dependency" => dependency, "outcome" => outcome.name()
+                )
+            });
+        }
+        match step {
+            Step::Attempt { .. } => self.retried(plan),
+            Step::Wait { after, .. } => retrying(plan, attempts, after, event),
+            Step::Queue { .. } | Step::Done => {}
+            Step::Reject { reason, retry_after } => self.refused(plan, reason, retry_after),
+            Step::GiveUp { .. } => self.counters.add(Count::GaveUp),
+            Step::Released => {
+                self.counters.add(Count::Abandoned);
+                if attempts == 0 {
+                    self.counters.add(Count::NeverAttempted);
+                }
+            }
+        }
+    }
+
+    /// What was counted since the start, with `queued` calls that wait for a slot; the rest is left
+    /// empty.
+    pub(crate) fn counted(&self, plan: &Plan, queued: u64) -> Snapshot {
+        let get = |count| self.counters.get(count);
         // Endings before beginnings, so that a call that ends meanwhile makes no negative rest.
-        let (succeeded, gave_up) = (get(&self.succeeded), get(&self.gave_up));
-        let abandoned = get(&self.abandoned);
-        let refused = std::array::from_fn(|n| (Refusal::ALL[n], get(&self.refused[n])));
-        let ended = succeeded + gave_up + abandoned + refused.iter().map(|(_, n)| n).sum::<u64>();
-        let calls = get(&self.calls);
+        let (succeeded, gave_up) = (get(Count::Succeeded), get(Count::GaveUp));
+        let (abandoned, retries) = (get(Count::Abandoned), get(Count::Retries));
+        let refused = Refusal::ALL.map(|reason| (reason, get(Count::Refused(reason))));
+        let refused_total: u64 = refused.iter().map(|(_, count)| count).sum();
+        let never_attempted = get(Count::NeverAttempted);
+        let calls = get(Count::Calls);
+        let ended = succeeded + gave_up + abandoned + refused_total;
+        // Every call makes a first attempt unless it was refused, gone before it, or still waits.
+        let without = refused_total + never_attempted + queued;
         Snapshot {
             dependency: plan.dependency.clone(),
             service: plan.service.clone(),
             breaker: None,
             reopens_in: None,
             window_failures: 0,
-            in_flight: calls.saturating_sub(ended),
-            queued: 0,
+            in_flight: calls.saturating_sub(ended).saturating_sub(queued),
+            queued,
             calls,
             succeeded,
             gave_up,
             abandoned,
-            attempts: get(&self.attempts),
-            retries: get(&self.retries),
+            attempts: calls.saturating_sub(without) + retries,
+            retries,
             refused,
-            openings: get(&self.openings),
+            openings: get(Count::Openings),
         }
     }
 
     fn retried(&self, plan: &Plan) {
-        add(&self.retries);
-        metrics::counter!(
-            RETRIES, "service" => plan.service.clone(), "dependency" => plan.dependency.clone()
-        )
-        .increment(1);
-    }
-
-    fn attempt_ended(&self, plan: &Plan, event: Event) {
-        if event == Event::Succeeded {
-            return self.attempts_succeeded.increment(1);
-        }
-        let Some(outcome) = outcome(event) else { return };
-        metrics::counter!(
-            ATTEMPTS,
-            "service" => plan.service.clone(), "dependency" => plan.dependency.clone(),
-            "outcome" => outcome
-        )
-        .increment(1);
+        self.counters.add(Count::Retries);
+        self.retries.increment(|| {
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(RETRIES, "service" => service, "dependency" => dependency)
+        });
     }
 
     fn refused(&self, plan: &Plan, reason: Refusal, retry_after: Option<Duration>) {
-        if let Some(place) = Refusal::ALL.iter().position(|each| *each == reason) {
-            add(&self.refused[place]);
-        }
-        metrics::counter!(
-            REFUSALS,
-            "service" => plan.service.clone(), "dependency" => plan.dependency.clone(),
-            "reason" => reason.slug()
-        )
-        .increment(1);
+        self.counters.add(Count::Refused(reason));
+        self.refusals[reason.index()].increment(|| {
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(
+                REFUSALS,
+                "service" => service, "dependency" => dependency, "reason" => reason.slug()
+            )
+        });
         tracing::warn!(
             service = plan.service,
             dependency = plan.dependency,
@@ -182,20 +196,20 @@ impl Observer {
         );
     }
 
-    /// Shows the breaker's state. Under the lock of the state it shows, unlike the rest: of two
-    /// changes on two threads, the later one must stay on the gauge.
+    /// Shows the breaker's state.
     pub(crate) fn show_breaker(&self, state: breaker::Phase) {
         self.breaker_state.set(f64::from(state.gauge()));
     }
 
-    fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
+    pub(crate) fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
         if change.to == breaker::Phase::Open {
-            add(&self.openings);
-            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
-            metrics::counter!(
-                BREAKER_OPENINGS, "service" => service, "dependency" => dependency
-            )
-            .increment(1);
+            self.counters.add(Count::Openings);
+            self.openings.increment(|| {
+                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+                metrics::counter!(
+                    BREAKER_OPENINGS, "service" => service, "dependency" => dependency
+                )
+            });
         }
         tracing::warn!(
             service = plan.service,
@@ -208,22 +222,61 @@ impl Observer {
     }
 }
 
-/// How an attempt ended, in one word for logs and metrics. `None` for what ends no attempt.
-const fn outcome(event: Event) -> Option<&'static str> {
-    match event {
-        Event::Succeeded => Some("success"),
-        Event::Failed(Failure { kind: Kind::Transient, .. }) => Some("transient"),
-        Event::Failed(Failure { kind: Kind::Permanent, .. }) => Some("permanent"),
-        Event::Failed(Failure { kind: Kind::Unknown, .. }) => Some("unknown"),
-        Event::Failed(Failure { kind: Kind::Neutral, .. }) => Some("neutral"),
-        Event::TimedOut => Some("timeout"),
-        Event::Panicked => Some("panic"),
-        Event::Cancelled => Some("cancelled"),
-        Event::Start
-        | Event::SlotGranted
-        | Event::QueueTimedOut
-        | Event::CircuitOpened
-        | Event::WaitOver => None,
+/// How an attempt ended without a value.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Transient,
+    Permanent,
+    Unknown,
+    Neutral,
+    Timeout,
+    Panic,
+    Cancelled,
+}
+
+impl Outcome {
+    const ALL: [Self; 7] = [
+        Self::Transient,
+        Self::Permanent,
+        Self::Unknown,
+        Self::Neutral,
+        Self::Timeout,
+        Self::Panic,
+        Self::Cancelled,
+    ];
+
+    /// `None` for what ends no attempt.
+    const fn of(event: Event) -> Option<Self> {
+        match event {
+            Event::Failed { failure: Failure { kind, .. }, .. } => Some(match kind {
+                Kind::Transient => Self::Transient,
+                Kind::Permanent => Self::Permanent,
+                Kind::Unknown => Self::Unknown,
+                Kind::Neutral => Self::Neutral,
+            }),
+            Event::TimedOut { .. } => Some(Self::Timeout),
+            Event::Panicked { .. } => Some(Self::Panic),
+            Event::Cancelled => Some(Self::Cancelled),
+            Event::Start
+            | Event::SlotGranted
+            | Event::QueueTimedOut
+            | Event::CircuitOpened
+            | Event::Succeeded { .. }
+            | Event::WaitOver => None,
+        }
+    }
+
+    /// In one word, for logs and metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+            Self::Neutral => "neutral",
+            Self::Timeout => "timeout",
+            Self::Panic => "panic",
+            Self::Cancelled => "cancelled",
+        }
     }
 }
 
@@ -233,7 +286,7 @@ fn retrying(plan: &Plan, attempt: u32, after: Duration, cause: Event) {
         dependency = plan.dependency,
         attempt,
         wait_ms = millis(after),
-        cause = outcome(cause),
+        cause = Outcome::of(cause).map(Outcome::name),
         "attempt failed, will retry"
     );
 }
@@ -275,10 +328,6 @@ pub(crate) fn fault_injected(service: &str, dependency: &str, injection: &Inject
         instead = injection.instead.map(Instead::slug),
         "fault injected on purpose"
     );
-}
-
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 fn millis(duration: Duration) -> u64 {

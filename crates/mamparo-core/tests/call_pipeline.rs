@@ -62,12 +62,11 @@ impl Host {
         self.tell(call, now, event).step
     }
 
-    fn open(&mut self, plan: &Plan) {
-        let retry = Retry::NONE;
+    fn open(&mut self) {
         for _ in 0..5 {
-            let mut call = Pipeline::new(&Plan { retry, ..plan.clone() }, Repeatable::Unsafe, None);
+            let mut call = Pipeline::new(Repeatable::Unsafe, None);
             if let Step::Attempt { .. } = self.step(&mut call, at(0), Event::Start) {
-                self.step(&mut call, at(0), Event::Failed(Failure::TRANSIENT));
+                self.step(&mut call, at(0), failed(1, Failure::TRANSIENT));
             }
         }
     }
@@ -77,9 +76,17 @@ impl Host {
     }
 }
 
-fn call(plan: &Plan) -> Pipeline {
-    Pipeline::new(plan, Repeatable::Idempotent, None)
+fn call() -> Pipeline {
+    Pipeline::new(Repeatable::Idempotent, None)
 }
+
+const fn failed(number: u32, failure: Failure) -> Event {
+    Event::Failed { number, failure }
+}
+
+const SUCCEEDED: Event = Event::Succeeded { number: 1 };
+const PANICKED: Event = Event::Panicked { number: 1 };
+const TIMED_OUT: Event = Event::TimedOut { number: 1 };
 
 fn until(step: Step) -> Moment {
     match step {
@@ -92,20 +99,19 @@ fn until(step: Step) -> Moment {
 fn it_fails_twice_and_then_answers() {
     let plan = plan();
     let mut host = Host::new(&plan);
-    let mut call = call(&plan);
+    let mut call = call();
     let mut step = host.step(&mut call, at(0), Event::Start);
     for number in 1..=2 {
         match step {
-            Step::Attempt { budget, until } => {
-                assert_eq!((budget.number, budget.timeout), (number, Some(millis(700))));
-                assert!(until.is_some());
+            Step::Attempt { number: begun, until } => {
+                assert!(begun == number && until.is_some());
             }
             other => panic!("{other:?}"),
         }
-        let wait = host.step(&mut call, at(0), Event::Failed(Failure::TRANSIENT));
+        let wait = host.step(&mut call, at(0), failed(number, Failure::TRANSIENT));
         step = host.step(&mut call, until(wait), Event::WaitOver);
     }
-    assert_eq!(host.step(&mut call, at(900), Event::Succeeded), Step::Done);
+    assert_eq!(host.step(&mut call, at(900), Event::Succeeded { number: 3 }), Step::Done);
     assert_eq!((call.attempts(), host.in_flight()), (3, 0));
 }
 
@@ -113,12 +119,12 @@ fn it_fails_twice_and_then_answers() {
 fn ten_milliseconds_left_are_refused_before_anything_is_taken() {
     let plan = Plan { rate_limit: Some(RateLimitConfig::new(1, millis(1_000))), ..plan() };
     let mut host = Host::new(&plan);
-    let mut late = Pipeline::new(&plan, Repeatable::Idempotent, Some(at(10)));
+    let mut late = Pipeline::new(Repeatable::Idempotent, Some(at(10)));
     let step = host.step(&mut late, at(0), Event::Start);
     assert_eq!(step, Step::Reject { reason: Refusal::DeadlineExceeded, retry_after: None });
-    let step = host.step(&mut call(&plan), at(0), Event::Start);
+    let step = host.step(&mut call(), at(0), Event::Start);
     assert!(matches!(step, Step::Attempt { .. }), "slot and rate are untouched: {step:?}");
-    let step = host.step(&mut call(&plan), at(0), Event::Start);
+    let step = host.step(&mut call(), at(0), Event::Start);
     let retry_after = Some(millis(1_000));
     assert_eq!(step, Step::Reject { reason: Refusal::RateLimited, retry_after });
 }
@@ -127,15 +133,15 @@ fn ten_milliseconds_left_are_refused_before_anything_is_taken() {
 fn lesson_h08_an_open_circuit_is_refused_at_once_though_the_bulkhead_is_full() {
     let plan = plan();
     let mut host = Host::new(&plan);
-    host.open(&plan);
+    host.open();
     let held = host.policies.bulkhead.as_ref().map(|bulkhead| bulkhead.ask(at(0), at(0)));
     assert!(matches!(held, Some(Entry::Granted(_))));
-    let step = host.step(&mut call(&plan), at(1_000), Event::Start);
+    let step = host.step(&mut call(), at(1_000), Event::Start);
     let retry_after = Some(millis(29_000));
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
     // Nor does anybody stay in the queue of a circuit that opens.
     let mut host = Host::new(&plan);
-    let (mut failing, mut queued) = (call(&plan), call(&plan));
+    let (mut failing, mut queued) = (call(), call());
     host.step(&mut failing, at(0), Event::Start);
     host.step(&mut queued, at(0), Event::Start);
     if let Some(breaker) = &mut host.policies.breaker {
@@ -150,8 +156,8 @@ fn lesson_h08_an_open_circuit_is_refused_at_once_though_the_bulkhead_is_full() {
     // And a queue has an end, by deadline.
     let plan = Plan { breaker: None, ..plan };
     let mut host = Host::new(&plan);
-    host.step(&mut call(&plan), at(0), Event::Start);
-    let mut waiting = Pipeline::new(&plan, Repeatable::Idempotent, Some(at(500)));
+    host.step(&mut call(), at(0), Event::Start);
+    let mut waiting = Pipeline::new(Repeatable::Idempotent, Some(at(500)));
     let step = host.step(&mut waiting, at(0), Event::Start);
     assert_eq!(until(step), at(490), "a slot in the last milliseconds is of no use");
     let step = host.step(&mut waiting, at(490), Event::QueueTimedOut);
@@ -165,9 +171,9 @@ fn an_open_circuit_ends_the_loop_with_the_last_cause() {
     let breaker = Some(BreakerConfig { trip, ..BreakerConfig::default() });
     let plan = Plan { breaker, ..plan() };
     let mut host = Host::new(&plan);
-    let mut first = call(&plan);
+    let mut first = call();
     host.step(&mut first, at(0), Event::Start);
-    let told = host.tell(&mut first, at(0), Event::Failed(Failure::TRANSIENT));
+    let told = host.tell(&mut first, at(0), failed(1, Failure::TRANSIENT));
     let retry_after = Some(millis(30_000));
     assert_eq!(told.step, Step::GiveUp { reason: GiveUp::CircuitOpen, retry_after });
     assert_eq!(told.change.map(|change| change.to), Some(breaker::Phase::Open));
@@ -175,10 +181,10 @@ fn an_open_circuit_ends_the_loop_with_the_last_cause() {
     // Opened by others during the wait: still the last failure, not a refusal that hides it.
     let plan = Plan { bulkhead: None, breaker: Some(BreakerConfig::default()), ..plan };
     let mut host = Host::new(&plan);
-    let mut waiting = call(&plan);
+    let mut waiting = call();
     host.step(&mut waiting, at(0), Event::Start);
-    let wait = host.step(&mut waiting, at(0), Event::Failed(Failure::TRANSIENT));
-    host.open(&plan);
+    let wait = host.step(&mut waiting, at(0), failed(1, Failure::TRANSIENT));
+    host.open();
     let step = host.step(&mut waiting, until(wait), Event::WaitOver);
     assert!(matches!(step, Step::GiveUp { reason: GiveUp::CircuitOpen, .. }), "{step:?}");
     assert_eq!(waiting.attempts(), 1);
@@ -188,18 +194,18 @@ fn an_open_circuit_ends_the_loop_with_the_last_cause() {
 fn policies_c14_refusals_of_our_own_never_count_against_the_dependency() {
     let plan = plan();
     let mut host = Host::new(&plan);
-    let mut holder = call(&plan);
+    let mut holder = call();
     host.step(&mut holder, at(0), Event::Start);
     for _ in 0..100 {
-        let mut late = Pipeline::new(&plan, Repeatable::Idempotent, Some(at(5)));
+        let mut late = Pipeline::new(Repeatable::Idempotent, Some(at(5)));
         host.step(&mut late, at(0), Event::Start);
-        let mut crowded = call(&plan);
+        let mut crowded = call();
         if let Step::Queue { .. } = host.step(&mut crowded, at(0), Event::Start) {
             host.step(&mut crowded, at(20_000), Event::QueueTimedOut);
         }
     }
     // What a nested call reports when its own guards refused.
-    host.step(&mut holder, at(0), Event::Failed(Failure::NEUTRAL));
+    host.step(&mut holder, at(0), failed(1, Failure::NEUTRAL));
     let counts = host.policies.breaker.as_ref().map(|breaker| breaker.counts(at(0)));
     assert_eq!(counts.map(|counts| counts.failed), Some(0));
 }
@@ -209,9 +215,9 @@ fn a_caller_in_a_hurry_does_not_open_the_circuit_for_others() {
     let plan = Plan { bulkhead: None, ..plan() };
     let mut host = Host::new(&plan);
     for left in [20, 20, 20, 20, 20, 20, 700, 700, 700, 700] {
-        let mut call = Pipeline::new(&plan, Repeatable::Unsafe, Some(at(left)));
+        let mut call = Pipeline::new(Repeatable::Unsafe, Some(at(left)));
         host.step(&mut call, at(0), Event::Start);
-        let step = host.step(&mut call, at(left), Event::TimedOut);
+        let step = host.step(&mut call, at(left), TIMED_OUT);
         assert!(matches!(step, Step::GiveUp { reason: GiveUp::MayHaveRun, .. }), "{step:?}");
     }
     let counts = host.policies.breaker.as_ref().map(|breaker| breaker.counts(at(700)));
@@ -223,9 +229,9 @@ fn policies_c20_a_panic_is_a_failure_and_gives_the_slot_back() {
     let plan = plan();
     let mut host = Host::new(&plan);
     for _ in 0..5 {
-        let mut call = call(&plan);
+        let mut call = call();
         host.step(&mut call, at(0), Event::Start);
-        assert_eq!(host.step(&mut call, at(0), Event::Panicked), Step::Released);
+        assert_eq!(host.step(&mut call, at(0), PANICKED), Step::Released);
         assert_eq!(host.in_flight(), 0);
     }
     let phase = host.policies.breaker.as_ref().map(|breaker| breaker.phase(at(0)));
@@ -236,18 +242,18 @@ fn policies_c20_a_panic_is_a_failure_and_gives_the_slot_back() {
 fn an_event_that_does_not_fit_names_state_and_event_and_changes_nothing() {
     let plan = plan();
     let mut host = Host::new(&plan);
-    let mut first = call(&plan);
+    let mut first = call();
     let mut tell = |call: &mut Pipeline, event| {
         call.tell(at(0), event, &mut host.policies, &mut host.rng).map(|told| told.step)
     };
-    let misfit = tell(&mut first, Event::Succeeded).expect_err("nothing has begun");
-    assert_eq!(misfit.to_string(), "event Succeeded does not fit a call that is New");
+    let misfit = tell(&mut first, SUCCEEDED).expect_err("nothing has begun");
+    assert_eq!(misfit.to_string(), "event Succeeded { number: 1 } does not fit a call that is New");
     assert!(tell(&mut first, Event::Start).is_ok());
     assert!(tell(&mut first, Event::WaitOver).is_err());
-    let mut second = call(&plan);
+    let mut second = call();
     assert!(matches!(tell(&mut second, Event::Start), Ok(Step::Queue { .. })));
     assert!(tell(&mut second, Event::SlotGranted).is_err(), "it is not granted");
-    assert_eq!(tell(&mut first, Event::Succeeded), Ok(Step::Done));
+    assert_eq!(tell(&mut first, SUCCEEDED), Ok(Step::Done));
     assert!(tell(&mut first, Event::Cancelled).is_err(), "it is over");
     assert!(matches!(tell(&mut second, Event::SlotGranted), Ok(Step::Attempt { .. })));
 }
@@ -257,35 +263,35 @@ fn every_row_of_the_table_is_driven() {
     let plan = plan();
     let mut host = Host::new(&plan);
     // New → cancelled; admitted → success hands its slot to the queued one, which fails for good.
-    host.step(&mut call(&plan), at(0), Event::Cancelled);
-    let (mut first, mut second) = (call(&plan), call(&plan));
+    host.step(&mut call(), at(0), Event::Cancelled);
+    let (mut first, mut second) = (call(), call());
     host.step(&mut first, at(0), Event::Start);
     host.step(&mut second, at(0), Event::Start);
-    host.step(&mut call(&plan), at(0), Event::Start);
-    assert!(host.tell(&mut first, at(1), Event::Succeeded).wake.is_some());
+    host.step(&mut call(), at(0), Event::Start);
+    assert!(host.tell(&mut first, at(1), SUCCEEDED).wake.is_some());
     host.step(&mut second, at(1), Event::SlotGranted);
     // Two more queue behind it, one gives up waiting, one goes away.
-    let mut third = call(&plan);
+    let mut third = call();
     host.step(&mut third, at(1), Event::Start);
     host.step(&mut third, at(30_001), Event::QueueTimedOut);
-    let mut fourth = call(&plan);
+    let mut fourth = call();
     host.step(&mut fourth, at(1), Event::Start);
     host.step(&mut fourth, at(2), Event::Cancelled);
-    host.step(&mut second, at(2), Event::Failed(Failure::PERMANENT));
-    for end in [Event::Cancelled, Event::Panicked] {
-        let mut call = call(&plan);
+    host.step(&mut second, at(2), failed(1, Failure::PERMANENT));
+    for end in [Event::Cancelled, PANICKED] {
+        let mut call = call();
         host.step(&mut call, at(3), Event::Start);
         host.step(&mut call, at(3), end);
     }
-    let mut waiting = call(&plan);
+    let mut waiting = call();
     host.step(&mut waiting, at(4), Event::Start);
-    let wait = host.step(&mut waiting, at(4), Event::Failed(Failure::TRANSIENT));
+    let wait = host.step(&mut waiting, at(4), failed(1, Failure::TRANSIENT));
     host.step(&mut waiting, until(wait), Event::WaitOver);
-    host.step(&mut waiting, at(300), Event::Failed(Failure::TRANSIENT));
+    host.step(&mut waiting, at(300), failed(2, Failure::TRANSIENT));
     host.step(&mut waiting, at(301), Event::Cancelled);
-    let mut overslept = Pipeline::new(&plan, Repeatable::Idempotent, Some(at(2_000)));
+    let mut overslept = Pipeline::new(Repeatable::Idempotent, Some(at(2_000)));
     host.step(&mut overslept, at(400), Event::Start);
-    host.step(&mut overslept, at(400), Event::Failed(Failure::TRANSIENT));
+    host.step(&mut overslept, at(400), failed(1, Failure::TRANSIENT));
     let step = host.step(&mut overslept, at(5_000), Event::WaitOver);
     assert_eq!(step, Step::GiveUp { reason: GiveUp::DeadlineTooNear, retry_after: None });
     assert_eq!(host.in_flight(), 0);
@@ -299,16 +305,16 @@ struct Running {
     deadline: Option<Moment>,
 }
 
-fn outcome(rng: &mut SeededRng, until: Option<Moment>, now: Moment) -> Event {
+fn outcome(rng: &mut SeededRng, number: u32, until: Option<Moment>, now: Moment) -> Event {
     if until.is_some_and(|until| now >= until) {
-        return Event::TimedOut;
+        return Event::TimedOut { number };
     }
     match rng.up_to(6) {
-        0 | 1 => Event::Succeeded,
-        2 => Event::Failed(Failure::TRANSIENT),
-        3 => Event::Failed(Failure::UNKNOWN.with_retry_after(Some(millis(rng.up_to(3_000))))),
-        4 => Event::Failed(Failure::PERMANENT),
-        5 => Event::Panicked,
+        0 | 1 => Event::Succeeded { number },
+        2 => failed(number, Failure::TRANSIENT),
+        3 => failed(number, Failure::UNKNOWN.with_retry_after(Some(millis(rng.up_to(3_000))))),
+        4 => failed(number, Failure::PERMANENT),
+        5 => Event::Panicked { number },
         _ => Event::Cancelled,
     }
 }
@@ -335,14 +341,14 @@ proptest! {
             now = now.plus(millis(rng.up_to(60)));
             if calls.len() < 8 {
                 let deadline = rng.chance(0.8).then(|| now.plus(millis(rng.up_to(2_000))));
-                let mut call = Pipeline::new(&plan, Repeatable::Keyed, deadline);
+                let mut call = Pipeline::new(Repeatable::Keyed, deadline);
                 let step = host.step(&mut call, now, Event::Start);
                 calls.push(Running { call, step, deadline });
             }
             let pick = rng.up_to(calls.len() as u64 - 1) as usize;
             let running = &mut calls[pick];
             let event = match running.step {
-                Step::Attempt { until, .. } => outcome(&mut rng, until, now),
+                Step::Attempt { number, until } => outcome(&mut rng, number, until, now),
                 Step::Wait { until, .. } => {
                     prop_assert!(running.deadline.is_none_or(|deadline| until < deadline));
                     // A host may oversleep.
@@ -352,7 +358,8 @@ proptest! {
                 Step::Queue { ticket, until } => {
                     prop_assert!(running.deadline.is_none_or(|deadline| until < deadline));
                     let bulkhead = host.policies.bulkhead.as_ref();
-                    if bulkhead.is_some_and(|bulkhead| bulkhead.standing(ticket) == Standing::Granted) && rng.chance(0.7) {
+                    let granted = bulkhead.map(|b| b.standing(ticket)) == Some(Standing::Granted);
+                    if granted && rng.chance(0.7) {
                         Event::SlotGranted
                     } else if now >= until { Event::QueueTimedOut } else { Event::Cancelled }
                 }
@@ -363,10 +370,10 @@ proptest! {
                 }
             };
             running.step = host.step(&mut running.call, now, event);
-            if let Step::Attempt { until, budget } = running.step {
+            if let Step::Attempt { until, number } = running.step {
                 prop_assert!(running.deadline.is_none_or(|deadline| now < deadline));
                 prop_assert!(running.deadline.is_none_or(|d| until.is_some_and(|until| until <= d)));
-                prop_assert!(budget.number <= plan.retry.attempts);
+                prop_assert!(number <= plan.retry.attempts);
             }
             prop_assert!(host.in_flight() <= limit);
         }

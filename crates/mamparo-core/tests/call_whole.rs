@@ -18,6 +18,10 @@ fn at(millis: u64) -> Moment {
     Moment::from_millis(1_000_000 + millis)
 }
 
+const fn failed(number: u32, failure: Failure) -> Event {
+    Event::Failed { number, failure }
+}
+
 /// What to do next, and the circuit's change.
 fn tell(
     policies: &mut Policies,
@@ -38,10 +42,10 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
     let config = BreakerConfig { trip, ..BreakerConfig::default() };
     let plan = Plan { breaker: Some(config), ..Plan::new("catalog") };
     let mut policies = Policies::new(&plan);
-    let call = || Pipeline::new(&plan, Repeatable::Idempotent, None);
+    let call = || Pipeline::new(Repeatable::Idempotent, None);
     let mut first = call();
     tell(&mut policies, &mut first, at(0), Event::Start);
-    tell(&mut policies, &mut first, at(0), Event::Failed(Failure::TRANSIENT));
+    tell(&mut policies, &mut first, at(0), failed(1, Failure::TRANSIENT));
     let mut hanging = call();
     let (step, _) = tell(&mut policies, &mut hanging, at(30_000), Event::Start);
     assert!(matches!(step, Step::Attempt { .. }), "{step:?}");
@@ -63,7 +67,7 @@ fn a_budget_and_the_callers_deadline_end_a_call_whichever_is_nearer() {
     let plan = Plan { budget: Some(Duration::from_millis(300)), ..Plan::new("catalog") };
     for (caller, expected) in [(None, 300), (Some(900), 300), (Some(200), 200)] {
         let mut policies = Policies::new(&plan);
-        let mut call = Pipeline::new(&plan, Repeatable::Idempotent, caller.map(at));
+        let mut call = Pipeline::new(Repeatable::Idempotent, caller.map(at));
         let (step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
         assert!(matches!(step, Step::Attempt { until: Some(until), .. } if until == at(expected)));
         assert_eq!(call.deadline(), Some(at(expected)), "{caller:?}");
@@ -80,29 +84,32 @@ fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
         ..Plan::new("catalog")
     };
     let mut policies = Policies::new(&plan);
-    let call = || Pipeline::new(&plan, Repeatable::Idempotent, None);
+    let call = || Pipeline::new(Repeatable::Idempotent, None);
     let (mut failing, mut granted, mut next) = (call(), call(), call());
     tell(&mut policies, &mut failing, at(0), Event::Start);
     tell(&mut policies, &mut granted, at(0), Event::Start);
     let (step, _) = tell(&mut policies, &mut next, at(0), Event::Start);
     let Step::Queue { ticket, .. } = step else { panic!("{step:?}") };
-    tell(&mut policies, &mut failing, at(0), Event::Failed(Failure::TRANSIENT));
+    tell(&mut policies, &mut failing, at(0), failed(1, Failure::TRANSIENT));
     let told = granted.tell(at(1), Event::CircuitOpened, &mut policies, &mut SeededRng::new(1));
     assert_eq!(told.map(|told| told.wake), Ok(Some(ticket)));
     tell(&mut policies, &mut next, at(1), Event::CircuitOpened);
     assert_eq!(policies.bulkhead.map(|bulkhead| bulkhead.in_flight()), Some(0));
 }
 
+/// How an attempt ends, whichever it is.
+type End = fn(u32) -> Event;
+
 /// Makes a keyed call whose attempts end like this, and says what the whole call is known to be.
-fn whole(attempts: &[Event]) -> Failure {
+fn whole(attempts: &[End]) -> Failure {
     let backoff = Backoff::default();
     let retry = Retry { attempts: u32::try_from(attempts.len()).unwrap_or(1), backoff };
     let plan = Plan { retry, ..Plan::new("psp") };
     let mut policies = Policies::new(&plan);
-    let mut call = Pipeline::new(&plan, Repeatable::Keyed, None);
+    let mut call = Pipeline::new(Repeatable::Keyed, None);
     let (mut step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
-    for event in attempts {
-        (step, _) = tell(&mut policies, &mut call, at(0), *event);
+    for (number, end) in (1..).zip(attempts) {
+        (step, _) = tell(&mut policies, &mut call, at(0), end(number));
         if let Step::Wait { until, .. } = step {
             (step, _) = tell(&mut policies, &mut call, until, Event::WaitOver);
         }
@@ -113,21 +120,23 @@ fn whole(attempts: &[Event]) -> Failure {
 
 #[test]
 fn what_one_attempt_left_open_no_later_one_proves() {
-    let refused = Event::Failed(Failure::NOT_SENT);
-    let unavailable = Event::Failed(Failure::TRANSIENT);
-    let lost = Event::Failed(Failure::UNKNOWN);
-    let no = Event::Failed(Failure::PERMANENT);
+    let refused: End = |number| failed(number, Failure::NOT_SENT);
+    let unavailable: End = |number| failed(number, Failure::TRANSIENT);
+    let lost: End = |number| failed(number, Failure::UNKNOWN);
+    let no: End = |number| failed(number, Failure::PERMANENT);
+    let neutral: End = |number| failed(number, Failure::NEUTRAL);
+    let late: End = |number| Event::TimedOut { number };
     for (attempts, kind, sent) in [
         (&[refused, refused][..], Kind::Transient, Sent::Nothing),
         (&[unavailable, refused], Kind::Transient, Sent::Maybe),
-        (&[Event::TimedOut, refused], Kind::Unknown, Sent::Maybe),
+        (&[late, refused], Kind::Unknown, Sent::Maybe),
         (&[lost, refused, unavailable], Kind::Unknown, Sent::Maybe),
-        (&[refused, Event::TimedOut], Kind::Unknown, Sent::Maybe),
-        (&[lost, Event::Failed(Failure::NEUTRAL)], Kind::Unknown, Sent::Maybe),
+        (&[refused, late], Kind::Unknown, Sent::Maybe),
+        (&[lost, neutral], Kind::Unknown, Sent::Maybe),
         // A final answer is one, however often it was asked for.
         (&[lost, no], Kind::Permanent, Sent::Maybe),
     ] {
         let failure = whole(attempts);
-        assert_eq!((failure.kind, failure.sent), (kind, sent), "{attempts:?}");
+        assert_eq!((failure.kind, failure.sent), (kind, sent), "{} attempts", attempts.len());
     }
 }

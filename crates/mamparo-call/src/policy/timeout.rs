@@ -66,9 +66,10 @@ impl TimeoutPolicy {
     /// counted from the first wait.
     pub(crate) fn admit(&self) -> Result<Option<Bound>, Refused> {
         let Some(deadline) = Request::current_deadline() else { return Ok(None) };
-        let limit = attempt_limit(clock::now(), Some(self.limit), Some(deadline));
-        match limit.and_then(|limit| limit.timeout.zip(limit.until)) {
-            Some((after, until)) => Ok(Some(Bound { after, until })),
+        let now = clock::now();
+        let limit = attempt_limit(now, Some(self.limit), Some(deadline));
+        match limit.and_then(|limit| limit.until) {
+            Some(until) => Ok(Some(Bound { after: now.until(until), until })),
             None => {
                 let refused = Refused::new(Refusal::DeadlineExceeded, None);
                 self.ears.tell(|| PolicyEvent::Refused(refused));

@@ -11,10 +11,8 @@ use crate::time::Moment;
 /// The limit of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptLimit {
-    /// How long the attempt may take: the lesser of its own timeout and what the caller has left.
+    /// When it is cut off: after its own timeout or at the caller's deadline, whichever is nearer.
     /// `None` without any limit.
-    pub timeout: Option<Duration>,
-    /// When it is cut off; `None` without any limit.
     pub until: Option<Moment>,
 }
 
@@ -22,12 +20,14 @@ pub struct AttemptLimit {
 ///
 /// True when [`ATTEMPT_MIN_USABLE`] (10 ms) or less is left. False without a deadline.
 #[must_use]
+#[inline]
 pub fn too_near(now: Moment, deadline: Option<Moment>) -> bool {
     deadline.is_some_and(|deadline| now.until(deadline) <= ATTEMPT_MIN_USABLE)
 }
 
 /// The limit of an attempt that starts at `now`; `None` when too little is left to start it.
 #[must_use]
+#[inline]
 pub fn attempt_limit(
     now: Moment,
     attempt_timeout: Option<Duration>,
@@ -36,12 +36,12 @@ pub fn attempt_limit(
     if too_near(now, deadline) {
         return None;
     }
-    let left = deadline.map(|deadline| now.until(deadline));
-    let timeout = match (attempt_timeout, left) {
-        (Some(own), Some(left)) => Some(own.min(left)),
-        (own, left) => own.or(left),
+    let own = attempt_timeout.map(|timeout| now.plus(timeout));
+    let until = match (own, deadline) {
+        (Some(own), Some(deadline)) => Some(own.min(deadline)),
+        (own, deadline) => own.or(deadline),
     };
-    Some(AttemptLimit { timeout, until: timeout.map(|timeout| now.plus(timeout)) })
+    Some(AttemptLimit { until })
 }
 
 /// Does running out of `granted` time say anything about the dependency?
@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn an_attempt_gets_the_lesser_of_its_timeout_and_what_is_left() {
         let timeout = |own, left: Option<u64>| {
-            attempt_limit(NOW, own, left.map(|left| NOW.plus(millis(left)))).map(|l| l.timeout)
+            let limit = attempt_limit(NOW, own, left.map(|left| NOW.plus(millis(left))));
+            limit.map(|limit| limit.until.map(|until| NOW.until(until)))
         };
         assert_eq!(timeout(Some(millis(700)), Some(3_000)), Some(Some(millis(700))));
         assert_eq!(timeout(Some(millis(700)), Some(300)), Some(Some(millis(300))));

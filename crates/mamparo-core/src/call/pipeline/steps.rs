@@ -22,13 +22,27 @@ pub enum Event {
     /// The circuit opened while the call was in the queue.
     CircuitOpened,
     /// The attempt gave a value.
-    Succeeded,
-    /// The attempt failed in this way.
-    Failed(Failure),
+    Succeeded {
+        /// Which attempt, as in [`Step::Attempt`].
+        number: u32,
+    },
+    /// The attempt failed.
+    Failed {
+        /// Which attempt.
+        number: u32,
+        /// In which way.
+        failure: Failure,
+    },
     /// The attempt was cut off at its limit.
-    TimedOut,
+    TimedOut {
+        /// Which attempt.
+        number: u32,
+    },
     /// The attempt panicked.
-    Panicked,
+    Panicked {
+        /// Which attempt.
+        number: u32,
+    },
     /// The time of [`Step::Wait`] is over.
     WaitOver,
     /// The caller has gone away.
@@ -40,8 +54,8 @@ pub enum Event {
 pub enum Step {
     /// Make an attempt; tell how it ended.
     Attempt {
-        /// Number and limit.
-        budget: AttemptBudget,
+        /// The attempt's number, counted from one.
+        number: u32,
         /// When it is to be cut off; `None` without any limit.
         until: Option<Moment>,
     },
@@ -106,6 +120,18 @@ impl Refusal {
         Self::Shed,
     ];
 
+    /// Its place in [`Refusal::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::DeadlineExceeded => 0,
+            Self::RateLimited => 1,
+            Self::BulkheadFull => 2,
+            Self::CircuitOpen => 3,
+            Self::Shed => 4,
+        }
+    }
+
     /// The stable code in logs, metrics, problem documents and docs.
     #[must_use]
     pub const fn slug(self) -> &'static str {
@@ -117,15 +143,6 @@ impl Refusal {
             Self::Shed => "shed",
         }
     }
-}
-
-/// What an attempt may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttemptBudget {
-    /// The attempt's number, counted from one.
-    pub number: u32,
-    /// How long it may take; `None` without any limit.
-    pub timeout: Option<Duration>,
 }
 
 /// An event came that does not fit the state: the host has a bug.
@@ -157,4 +174,23 @@ pub struct Told {
     pub change: Option<breaker::Change>,
     /// The waiter that owns a slot now: wake it.
     pub wake: Option<Ticket>,
+}
+
+impl Told {
+    #[inline]
+    pub(super) const fn new(step: Step, moved: Move) -> Self {
+        Self { step, moved, change: None, wake: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_its_place() {
+        for (place, refusal) in Refusal::ALL.iter().enumerate() {
+            assert_eq!(refusal.index(), place, "{}", refusal.slug());
+        }
+    }
 }

@@ -1,0 +1,106 @@
+//! What a dependency has counted, on stripes, so that tasks that succeed at the same time do not
+//! take a cache line from each other.
+//!
+//! As little as possible is counted on the way to a success (a call begun, a call that succeeded);
+//! what follows from the rest is worked out when somebody looks.
+
+use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::limits::COUNTER_STRIPES_MAX;
+use mamparo_core::sync::atomic::{AtomicU64, Ordering};
+use mamparo_core::sync::{Apart, thread_number};
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// Calls begun.
+    Calls,
+    /// Calls that gave a value.
+    Succeeded,
+    /// Calls that gave up after at least one attempt.
+    GaveUp,
+    /// Calls that were dropped or panicked on the way.
+    Abandoned,
+    /// Calls that were dropped before their first attempt; they are among the abandoned.
+    NeverAttempted,
+    /// Attempts after the first.
+    Retries,
+    /// Times that the circuit opened.
+    Openings,
+    /// Calls refused.
+    Refused(Refusal),
+}
+
+impl Count {
+    const PLAIN: usize = 7;
+    const ALL: usize = Self::PLAIN + Refusal::ALL.len();
+
+    const fn place(self) -> usize {
+        match self {
+            Self::Calls => 0,
+            Self::Succeeded => 1,
+            Self::GaveUp => 2,
+            Self::Abandoned => 3,
+            Self::NeverAttempted => 4,
+            Self::Retries => 5,
+            Self::Openings => 6,
+            Self::Refused(reason) => Self::PLAIN + reason.index(),
+        }
+    }
+}
+
+/// All counts of one dependency.
+pub(crate) struct Counters {
+    /// A power of two of them.
+    stripes: Box<[Apart<[AtomicU64; Count::ALL]>]>,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let stripes = threads.next_power_of_two().min(COUNTER_STRIPES_MAX);
+        Self { stripes: (0..stripes).map(|_| Apart::default()).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, count: Count) {
+        let stripe = thread_number() & (self.stripes.len() - 1);
+        if let Some(Apart(counts)) = self.stripes.get(stripe) {
+            counts[count.place()].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self, count: Count) -> u64 {
+        let of_stripe = |stripe: &Apart<[AtomicU64; Count::ALL]>| {
+            stripe.0[count.place()].load(Ordering::Relaxed)
+        };
+        self.stripes.iter().map(of_stripe).fold(0, u64::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_count_is_lost_and_each_has_its_place() {
+        let counters = Counters::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        counters.add(Count::Calls);
+                        counters.add(Count::Refused(Refusal::Shed));
+                    }
+                });
+            }
+        });
+        counters.add(Count::Openings);
+        assert_eq!(counters.get(Count::Calls), 4_000);
+        assert_eq!(counters.get(Count::Refused(Refusal::Shed)), 4_000);
+        assert_eq!(counters.get(Count::Openings), 1);
+        assert_eq!(counters.get(Count::Succeeded), 0);
+        let places: Vec<usize> =
+            Refusal::ALL.iter().map(|reason| Count::Refused(*reason).place()).collect();
+        assert_eq!(places, (Count::PLAIN..Count::ALL).collect::<Vec<_>>());
+    }
+}
