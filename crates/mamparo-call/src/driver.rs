@@ -250,7 +250,7 @@ mod tests {
     async fn a_success_reads_the_clock_once_and_twice_where_a_rate_needs_its_end() {
         assert_eq!(readings_of_a_success(BreakerConfig::default()).await, 1);
         let over = Over::Time(Duration::from_secs(10));
-        let trip = Trip::Rate { failure_rate: 0.5, min_calls: 10, over };
+        let trip = Trip::Rate { failure_rate: Some(0.5), slow_rate: None, min_calls: 10, over };
         let breaker = BreakerConfig { trip, ..BreakerConfig::default() };
         assert_eq!(readings_of_a_success(breaker).await, 2);
     }

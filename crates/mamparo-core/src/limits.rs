@@ -33,7 +33,7 @@ pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 /// Longest wait in a bulkhead's queue for a call that has no deadline of its own.
 pub const BULKHEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Most calls that a count window remembers (one bit a call: 8 KiB).
+/// Most calls that a count window remembers (two bytes a call: 128 KiB).
 pub const WINDOW_CALLS_MAX: u32 = 65_536;
 
 /// Most keys that any map by key keeps. A million hosts or clients in one process is a mistake of the

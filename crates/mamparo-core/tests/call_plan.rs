@@ -58,7 +58,11 @@ fn every_mistake_is_reported_at_once() {
         breaker: Some(BreakerConfig {
             trip: Trip::Failures { failures: 0, window: Duration::ZERO },
             open_for: Duration::ZERO,
+            open_growth: f64::NAN,
+            open_max: Duration::ZERO,
+            open_jitter: 0.6,
             probes: 0,
+            probe_success: 0.0,
             half_open_max: Duration::ZERO,
         }),
         bulkhead: Some(BulkheadConfig::new(0, u32::MAX)),
@@ -74,6 +78,9 @@ fn every_mistake_is_reported_at_once() {
         "retry.factor",
         "retry.cap",
         "breaker.open_for",
+        "breaker.open_growth",
+        "breaker.open_jitter",
+        "breaker.probe_success",
         "breaker.half_open_max",
         "breaker.probes",
         "breaker.failures",
@@ -91,7 +98,8 @@ fn every_mistake_is_reported_at_once() {
 #[test]
 fn a_rate_that_can_never_trip_is_a_mistake() {
     let keys = |failure_rate, min_calls, over| {
-        let trip = Trip::Rate { failure_rate, min_calls, over };
+        let failure_rate = Some(failure_rate);
+        let trip = Trip::Rate { failure_rate, slow_rate: None, min_calls, over };
         let breaker = Some(BreakerConfig { trip, ..BreakerConfig::default() });
         let mistakes = Plan { breaker, ..sound() }.validate();
         mistakes.iter().map(|mistake| mistake.key).collect::<Vec<_>>()

@@ -76,7 +76,8 @@ impl BreakerSection {
         let trip = match &self.rule {
             BreakerRule::Failures(failures) => Trip::Failures { failures: **failures, window },
             BreakerRule::Rate { failure_rate, min_calls } => Trip::Rate {
-                failure_rate: **failure_rate,
+                failure_rate: Some(**failure_rate),
+                slow_rate: None,
                 min_calls: **min_calls,
                 over: Over::Time(window),
             },

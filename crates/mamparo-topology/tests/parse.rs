@@ -275,7 +275,10 @@ fn the_model_becomes_cores_plans_which_find_nothing_to_refuse() {
     assert_eq!(plan.validate(), []);
     let breaker = policy.plan("customers").unwrap().breaker.unwrap();
     let over = Over::Time(Duration::from_secs(60));
-    assert_eq!(breaker.trip, Trip::Rate { failure_rate: 0.5, min_calls: 10, over });
+    assert_eq!(
+        breaker.trip,
+        Trip::Rate { failure_rate: Some(0.5), slow_rate: None, min_calls: 10, over }
+    );
     let customers = policy.dependency("customers").unwrap().plan("orders");
     assert_eq!((customers.retry.attempts, customers.bulkhead), (1, None), "never assumed");
     assert_eq!(customers.budget, None);

@@ -6,85 +6,58 @@
 //! - A half-open circuit admits exactly `probes` trial calls. One that ends without a verdict
 //!   (cancelled, refused locally) gives its place back.
 //! - States change lazily from `now`; there is no background task to lose.
+//! - Threads share it by reference. A call of a closed circuit reads one word and, if it succeeds,
+//!   writes nothing that another thread reads, or next to nothing; a refusal only reads. The plain
+//!   machine that moves between the states stands behind a lock, where only the news go: a threshold
+//!   that is reached, a probe, a person's order.
 
+mod config;
+mod explain;
+mod machine;
 mod table;
+mod trial;
+mod watch;
+mod word;
 
+use std::fmt;
 use std::time::Duration;
 
+pub use config::{BreakerConfig, Over, SlowRate, Trip};
+pub use explain::{Explanation, Missing, Probes};
 pub use table::{Event, Phase, TABLE};
 
-use crate::call::window::{CallRing, Counts, FailureRing, TimeBuckets};
+use crate::call::window::{Counts, Mark, Standing};
 use crate::limits::HALF_OPEN_RETRY_AFTER;
 use crate::outcome::Health;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Apart, Mutex, MutexGuard, lock};
 use crate::time::Moment;
-
-/// When a closed circuit opens.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Trip {
-    /// That many failures within the period, however many successes lie between.
-    Failures {
-        /// At least 1. Default 5.
-        failures: u32,
-        /// More than zero. Default 10 s.
-        window: Duration,
-    },
-    /// That share of failures in the window, once it holds enough calls.
-    Rate {
-        /// `0.0 < rate ≤ 1.0`; reaching it opens.
-        failure_rate: f64,
-        /// Fewer calls than this prove nothing; at least 1.
-        min_calls: u32,
-        /// What the window holds.
-        over: Over,
-    },
-}
-
-/// What a rate is taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
-    /// The last so many calls.
-    Calls(u32),
-    /// The last period, in steps of a tenth.
-    Time(Duration),
-}
-
-/// A breaker's limits. Default: 5 failures in 10 s open it for 30 s, then one probe decides.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BreakerConfig {
-    /// When it opens.
-    pub trip: Trip,
-    /// How long it stays open. Default 30 s.
-    pub open_for: Duration,
-    /// Trial calls of the half-open circuit: the most at once, and the successes that close it.
-    /// Default 1.
-    pub probes: u32,
-    /// How long a half-open circuit may wait for its probes. After that, one success is enough to
-    /// close it, and probes that still hang open it again. Default 30 s.
-    pub half_open_max: Duration,
-}
-
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        Self {
-            trip: Trip::Failures { failures: 5, window: Duration::from_secs(10) },
-            open_for: Duration::from_secs(30),
-            probes: 1,
-            half_open_max: Duration::from_secs(30),
-        }
-    }
-}
+use machine::{Machine, State};
+use watch::Watch;
+use word::{Mode, Word};
 
 /// A state change, for hooks, logs and gauges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// The state before.
     pub from: Phase,
-    /// The state after.
+    /// The state after; the same where an order only confirms it.
     pub to: Phase,
     /// What made it change.
     pub on: Event,
     /// When.
     pub at: Moment,
+}
+
+/// A person's order, which stands above what the breaker would do by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Override {
+    /// Refuse every call.
+    Open,
+    /// Let every call pass, and count: what would open the circuit shows, and does not.
+    Closed,
+    /// Let every call pass, and count nothing.
+    Disabled,
 }
 
 /// The right to one call. Comes back through [`Breaker::tell`], exactly once.
@@ -100,6 +73,24 @@ impl Admission {
     #[must_use]
     pub const fn is_probe(&self) -> bool {
         self.probe
+    }
+}
+
+/// What became of an admitted call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// What it says about the dependency.
+    pub health: Health,
+    /// How long it took, where slow calls count ([`BreakerConfig::slow_rate`]); else not looked at.
+    pub took: Option<Duration>,
+    /// When the dependency asked to be called again. A circuit that this verdict opens stays open at
+    /// least that long.
+    pub retry_after: Option<Duration>,
+}
+
+impl From<Health> for Verdict {
+    fn from(health: Health) -> Self {
+        Self { health, took: None, retry_after: None }
     }
 }
 
@@ -130,66 +121,89 @@ pub struct Told {
     pub change: Option<Change>,
 }
 
-#[derive(Debug, Clone)]
-enum Window {
-    Failures(FailureRing),
-    Calls(CallRing),
-    Time(TimeBuckets),
-}
-
-#[derive(Debug, Clone)]
-enum State {
-    Closed { window: Window },
-    Open { until: Moment },
-    HalfOpen { since: Moment, in_flight: u32, passed: u32 },
-}
-
 /// The breaker of one dependency in one process.
-#[derive(Debug, Clone)]
 pub struct Breaker {
+    hot: Apart<Hot>,
+    watch: Watch,
+    machine: Apart<Mutex<Machine>>,
+}
+
+/// What every call reads and only a change of state writes.
+///
+/// The word is written last and read first, so whoever sees a word sees the times that belong to it,
+/// or later ones. Which of the two, a second look at the word tells: between two writes of the same
+/// time there is always a word of another generation.
+struct Hot {
+    word: AtomicU64,
+    /// When the open time is over, in nanoseconds.
+    open_until: AtomicU64,
+    /// When a half-open circuit stops waiting for its probes, in nanoseconds.
+    full_until: AtomicU64,
     config: BreakerConfig,
-    generation: u64,
-    state: State,
+}
+
+/// What can be answered from the hot words alone.
+enum Glance {
+    Admitted {
+        generation: u64,
+    },
+    Refused {
+        after: Duration,
+    },
+    /// Something is due, or a probe place is free: the machine has to say.
+    Unsure,
 }
 
 impl Breaker {
-    /// A closed circuit with an empty window.
+    /// A closed circuit with an empty window. Its jitter, if it has one, is that of every other with
+    /// the same history: see [`Breaker::with_seed`].
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
-        Self { config, generation: 0, state: State::Closed { window: window_of(&config) } }
+        Self::with_seed(config, 0)
+    }
+
+    /// A closed circuit with an empty window, whose open times are spread by `seed`
+    /// ([`BreakerConfig::open_jitter`]). Give each instance of a service its own.
+    #[must_use]
+    pub fn with_seed(config: BreakerConfig, seed: u64) -> Self {
+        let hot = Hot {
+            word: AtomicU64::new(Word::new(0, Mode::Closed).0),
+            open_until: AtomicU64::new(0),
+            full_until: AtomicU64::new(0),
+            config,
+        };
+        Self {
+            hot: Apart(hot),
+            watch: Watch::new(&config),
+            machine: Apart(Mutex::new(Machine::new(config, seed))),
+        }
+    }
+
+    /// The limits.
+    #[must_use]
+    pub const fn config(&self) -> &BreakerConfig {
+        &self.hot.0.config
     }
 
     /// May a call be made now?
-    pub fn ask(&mut self, now: Moment) -> Answer {
-        let change = self.advance(now);
-        let generation = self.generation;
-        let probes = self.config.probes.max(1);
-        let admission = match &mut self.state {
-            State::Closed { .. } => Ok(Admission { generation, probe: false }),
-            State::Open { until } => Err(now.until(*until)),
-            State::HalfOpen { in_flight, passed, .. } if *in_flight + *passed < probes => {
-                *in_flight += 1;
-                Ok(Admission { generation, probe: true })
+    #[inline]
+    pub fn ask(&self, now: Moment) -> Answer {
+        match self.glance(now) {
+            Glance::Admitted { generation } => {
+                Answer { admission: Ok(Admission { generation, probe: false }), change: None }
             }
-            State::HalfOpen { .. } => Err(HALF_OPEN_RETRY_AFTER),
-        };
-        Answer { admission, change }
+            Glance::Refused { after } => Answer { admission: Err(after), change: None },
+            Glance::Unsure => self.ask_machine(now),
+        }
     }
 
     /// Would [`Breaker::ask`] refuse now, and until when? Takes no place and changes nothing.
     #[must_use]
     pub fn refuses(&self, now: Moment) -> Option<Duration> {
-        match (&self.state, self.due(now)) {
-            // Both open circuits: the one that the asking would bring about, and the present one.
-            (State::HalfOpen { .. }, Some(Event::AgedHanging)) => Some(self.config.open_for),
-            (State::Open { until }, None) => Some(now.until(*until)),
-            (State::HalfOpen { in_flight, passed, .. }, None) => {
-                (*in_flight + *passed >= self.config.probes.max(1)).then_some(HALF_OPEN_RETRY_AFTER)
-            }
-            // Closed, or about to let calls through again.
-            (State::Closed { .. }, _) | (State::Open { .. } | State::HalfOpen { .. }, Some(_)) => {
-                None
-            }
+        match self.glance(now) {
+            Glance::Admitted { .. } => None,
+            Glance::Refused { after } => Some(after),
+            Glance::Unsure => self.machine().refuses(now),
         }
     }
 
@@ -198,158 +212,232 @@ impl Breaker {
     ///
     /// Unlike [`Breaker::refuses`] it brings about what has become due: where nobody gets as far as
     /// asking, this is what sends a circuit whose probes hang back to open.
-    pub fn look(&mut self, now: Moment) -> Look {
-        match self.refuses(now) {
-            None => Look { refused: None, change: None },
-            Some(after) => Look { refused: Some(after), change: self.advance(now) },
+    pub fn look(&self, now: Moment) -> Look {
+        match self.glance(now) {
+            Glance::Admitted { .. } => Look { refused: None, change: None },
+            Glance::Refused { after } => Look { refused: Some(after), change: None },
+            Glance::Unsure => {
+                let mut machine = self.machine();
+                let refused = machine.refuses(now);
+                let change = refused.and_then(|_| machine.advance(now));
+                self.publish(&machine);
+                Look { refused, change }
+            }
         }
     }
 
     /// Takes the outcome of an admitted call.
     ///
-    /// For a success under [`Trip::Failures`] that is no probe the time is not looked at, so the
+    /// For a success that is no probe the time is not looked at, unless the rule is a rate, so the
     /// caller can save the clock reading ([`Breaker::success_needs_now`]).
     // By value on purpose: an admission can be told only once.
     #[expect(clippy::needless_pass_by_value, reason = "an admission is used up by telling it")]
-    pub fn tell(&mut self, now: Moment, admission: Admission, health: Health) -> Told {
-        if admission.generation != self.generation {
+    #[inline]
+    pub fn tell(&self, now: Moment, admission: Admission, verdict: impl Into<Verdict>) -> Told {
+        let verdict = verdict.into();
+        let word = self.word();
+        if admission.generation != word.generation() {
             return Told { event: Event::Stale, change: None };
         }
-        let probes = self.config.probes.max(1);
-        let event = match (&mut self.state, health) {
+        match word.mode() {
+            Mode::Closed => self.count(now, admission.generation, verdict, true),
+            Mode::ForcedClosed => self.count(now, admission.generation, verdict, false),
+            Mode::Disabled => Told { event: Event::Returned, change: None },
+            Mode::Trying | Mode::Full => self.end_probe(now, admission.generation, verdict),
             // No admission of an open state exists, so its generation can't be told.
-            (State::Open { .. }, _) => Event::Stale,
-            (State::Closed { .. }, Health::Silent) => Event::Returned,
-            (State::Closed { window }, Health::Good | Health::Bad) => {
-                if window.record(now, health == Health::Bad, &self.config.trip) {
-                    Event::Tripped
-                } else {
-                    Event::Counted
-                }
-            }
-            (State::HalfOpen { in_flight, passed, .. }, health) => {
-                *in_flight = in_flight.saturating_sub(1);
-                match health {
-                    Health::Silent => Event::Returned,
-                    Health::Bad => Event::ProbeFailed,
-                    Health::Good => {
-                        *passed += 1;
-                        if *passed >= probes { Event::ProbesPassed } else { Event::ProbePassed }
-                    }
-                }
-            }
-        };
-        // Most verdicts only count; those need no look at the table.
-        let change = if event == Event::Counted { None } else { self.go(now, event) };
-        Told { event, change }
+            Mode::Open | Mode::ForcedOpen => Told { event: Event::Stale, change: None },
+        }
     }
 
     /// Does a success have to be told with the time of its end, even when it is no probe?
     #[must_use]
     pub const fn success_needs_now(&self) -> bool {
-        matches!(self.config.trip, Trip::Rate { .. })
+        matches!(self.config().trip, Trip::Rate { .. })
+    }
+
+    /// Refuses every call until another order. `None` when that is ordered already.
+    pub fn force_open(&self, now: Moment) -> Option<Change> {
+        self.order(now, Some(Override::Open))
+    }
+
+    /// Lets every call pass and goes on counting, until another order. `None` when that is ordered
+    /// already.
+    pub fn force_closed(&self, now: Moment) -> Option<Change> {
+        self.order(now, Some(Override::Closed))
+    }
+
+    /// Lets every call pass and counts nothing, until another order. `None` when that is ordered
+    /// already.
+    pub fn disable(&self, now: Moment) -> Option<Change> {
+        self.order(now, Some(Override::Disabled))
+    }
+
+    /// Takes an order back: a circuit that was held open is tried first, any other is closed with an
+    /// empty window. `None` when there is no order.
+    pub fn automatic(&self, now: Moment) -> Option<Change> {
+        self.order(now, None)
+    }
+
+    /// The order that stands, if one does.
+    #[must_use]
+    pub fn overridden(&self) -> Option<Override> {
+        match self.word().mode() {
+            Mode::ForcedOpen => Some(Override::Open),
+            Mode::ForcedClosed => Some(Override::Closed),
+            Mode::Disabled => Some(Override::Disabled),
+            Mode::Closed | Mode::Trying | Mode::Full | Mode::Open => None,
+        }
     }
 
     /// The state at `now`, without changing it.
     #[must_use]
     pub fn phase(&self, now: Moment) -> Phase {
-        let present = self.present();
-        self.due(now).and_then(|on| TABLE.row(present, on)).map_or(present, |row| row.to)
+        match self.glance(now) {
+            Glance::Admitted { .. } => Phase::Closed,
+            Glance::Refused { .. } | Glance::Unsure => self.machine().phase_at(now),
+        }
     }
 
-    /// What the window of a closed circuit holds; zero in the other states. Under
-    /// [`Trip::Failures`], successes leave no trace and `calls` equals `failed`.
+    /// What the window of a closed circuit holds; zero in the other states. Where failures are counted
+    /// and not rates, successes leave no trace and `calls` equals `failed`.
     #[must_use]
     pub fn counts(&self, now: Moment) -> Counts {
-        match &self.state {
-            State::Closed { window: Window::Failures(ring) } => {
-                Counts { calls: ring.count(now), failed: ring.count(now) }
-            }
-            State::Closed { window: Window::Calls(ring) } => ring.counts(),
-            State::Closed { window: Window::Time(buckets) } => buckets.counts(now),
+        match self.glance(now) {
+            Glance::Admitted { generation } => self.watch.counts(now, generation),
+            Glance::Refused { .. } | Glance::Unsure => Counts::default(),
+        }
+    }
+
+    /// Why the circuit is as it is, what it has counted, and what is missing for it to change.
+    #[must_use]
+    pub fn explain(&self, now: Moment) -> Explanation {
+        let machine = self.machine().clone();
+        let counts = match machine.state {
+            State::Closed => self.watch.counts(now, machine.generation),
             State::Open { .. } | State::HalfOpen { .. } => Counts::default(),
+        };
+        explain::explain(machine, counts, now)
+    }
+
+    #[inline]
+    fn glance(&self, now: Moment) -> Glance {
+        let word = self.word();
+        match word.mode() {
+            Mode::Closed | Mode::ForcedClosed | Mode::Disabled => {
+                Glance::Admitted { generation: word.generation() }
+            }
+            Mode::Open => {
+                let until = Moment::from_nanos(self.hot.0.open_until.load(Ordering::Acquire));
+                self.refused(word, now < until, now.until(until))
+            }
+            Mode::Full => {
+                let until = Moment::from_nanos(self.hot.0.full_until.load(Ordering::Acquire));
+                self.refused(word, now < until, HALF_OPEN_RETRY_AFTER)
+            }
+            Mode::ForcedOpen => Glance::Refused { after: self.config().open_for },
+            Mode::Trying => Glance::Unsure,
         }
     }
 
-    fn present(&self) -> Phase {
-        match self.state {
-            State::Closed { .. } => Phase::Closed,
-            State::Open { .. } => Phase::Open,
-            State::HalfOpen { .. } => Phase::HalfOpen,
+    /// A refusal stands if the time read was that of `word`: see [`Hot`].
+    fn refused(&self, word: Word, refused: bool, after: Duration) -> Glance {
+        if refused && word == self.word() { Glance::Refused { after } } else { Glance::Unsure }
+    }
+
+    #[inline]
+    fn count(&self, now: Moment, generation: u64, verdict: Verdict, trips: bool) -> Told {
+        let Some(mark) = self.mark_of(&verdict) else {
+            return Told { event: Event::Returned, change: None };
+        };
+        match self.watch.record(now, generation, mark) {
+            None => Told { event: Event::Stale, change: None },
+            Some(Standing::Reached) if trips => self.trip(now, generation, verdict.retry_after),
+            Some(Standing::Below | Standing::TooFew | Standing::Reached) => {
+                Told { event: Event::Counted, change: None }
+            }
         }
     }
 
-    /// The change that has become due by the mere passing of time.
-    fn advance(&mut self, now: Moment) -> Option<Change> {
-        self.due(now).and_then(|on| self.go(now, on))
+    /// How windows and trials see the verdict; `None` when there is none.
+    fn mark_of(&self, verdict: &Verdict) -> Option<Mark> {
+        let failed = match verdict.health {
+            Health::Silent => return None,
+            Health::Good => false,
+            Health::Bad => true,
+        };
+        Some(Mark { failed, slow: self.config().is_slow(verdict.took) })
     }
 
-    fn due(&self, now: Moment) -> Option<Event> {
-        match &self.state {
-            State::Closed { .. } => None,
-            State::Open { until } => (now >= *until).then_some(Event::OpenTimeOver),
-            State::HalfOpen { .. } => self.aged(now),
+    #[cold]
+    fn ask_machine(&self, now: Moment) -> Answer {
+        let mut machine = self.machine();
+        let (answer, change) = machine.ask(now);
+        self.publish(&machine);
+        let generation = machine.generation;
+        Answer { admission: answer.map(|probe| Admission { generation, probe }), change }
+    }
+
+    #[cold]
+    fn trip(&self, now: Moment, generation: u64, retry_after: Option<Duration>) -> Told {
+        let mut machine = self.machine();
+        let (event, change) = machine.trip(now, generation, retry_after);
+        self.publish(&machine);
+        Told { event, change }
+    }
+
+    #[cold]
+    fn end_probe(&self, now: Moment, generation: u64, verdict: Verdict) -> Told {
+        let mark = self.mark_of(&verdict);
+        let mut machine = self.machine();
+        let (event, change) = machine.end_probe(now, generation, mark, verdict.retry_after);
+        self.publish(&machine);
+        Told { event, change }
+    }
+
+    fn order(&self, now: Moment, order: Option<Override>) -> Option<Change> {
+        let mut machine = self.machine();
+        let change = machine.order(now, order);
+        self.publish(&machine);
+        change
+    }
+
+    /// Makes the machine's state visible to those who don't lock. Runs under its lock.
+    fn publish(&self, machine: &Machine) {
+        let word = Word::new(machine.generation, machine.mode());
+        let before = self.word();
+        if word == before {
+            return;
         }
-    }
-
-    fn aged(&self, now: Moment) -> Option<Event> {
-        match &self.state {
-            State::HalfOpen { since, in_flight, passed }
-                if now.since(*since) >= self.config.half_open_max =>
-            {
-                // With no success and nothing in flight there is nothing to decide upon: the next
-                // caller is the probe.
-                if *passed > 0 {
-                    Some(Event::AgedPassing)
-                } else {
-                    (*in_flight > 0).then_some(Event::AgedHanging)
+        if word.generation() != before.generation() {
+            match &machine.state {
+                State::Closed => self.watch.renew(machine.generation),
+                State::Open { until } => {
+                    self.hot.0.open_until.store(until.nanos(), Ordering::Release);
+                }
+                State::HalfOpen { trial } => {
+                    let until = trial.since.plus(machine.config.half_open_max);
+                    self.hot.0.full_until.store(until.nanos(), Ordering::Release);
                 }
             }
-            State::HalfOpen { .. } | State::Closed { .. } | State::Open { .. } => None,
         }
+        self.hot.0.word.store(word.0, Ordering::Release);
     }
 
-    /// Looks the next state up and enters it when it differs.
-    fn go(&mut self, now: Moment, on: Event) -> Option<Change> {
-        let from = self.present();
-        let to = TABLE.row(from, on)?.to;
-        if to == from {
-            return None;
-        }
-        self.generation += 1;
-        self.state = match to {
-            Phase::Closed => State::Closed { window: window_of(&self.config) },
-            Phase::Open => State::Open { until: now.plus(self.config.open_for) },
-            Phase::HalfOpen => State::HalfOpen { since: now, in_flight: 0, passed: 0 },
-        };
-        Some(Change { from, to, on, at: now })
+    #[inline]
+    fn word(&self) -> Word {
+        Word(self.hot.0.word.load(Ordering::Acquire))
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        lock(&self.machine.0)
     }
 }
 
-impl Window {
-    /// Records a verdict; true when it reaches the threshold.
-    fn record(&mut self, now: Moment, failed: bool, trip: &Trip) -> bool {
-        let counts = match self {
-            Self::Failures(ring) => return failed && ring.record(now),
-            Self::Calls(ring) => ring.record(failed),
-            Self::Time(buckets) => buckets.record(now, failed),
-        };
-        match *trip {
-            Trip::Failures { .. } => false,
-            // The call that completes the minimum decides too, even when it succeeded itself.
-            Trip::Rate { failure_rate, min_calls, .. } => {
-                counts.failed > 0
-                    && counts.calls >= min_calls
-                    && counts.failure_rate() >= failure_rate
-            }
-        }
-    }
-}
-
-fn window_of(config: &BreakerConfig) -> Window {
-    match config.trip {
-        Trip::Failures { failures, window } => Window::Failures(FailureRing::new(failures, window)),
-        Trip::Rate { over: Over::Calls(calls), .. } => Window::Calls(CallRing::new(calls)),
-        Trip::Rate { over: Over::Time(period), .. } => Window::Time(TimeBuckets::new(period)),
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker")
+            .field("machine", &*self.machine())
+            .field("watch", &self.watch)
+            .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::call::arithmetic;
-use crate::call::breaker::{BreakerConfig, Over, Trip};
+use crate::call::breaker::BreakerConfig;
 use crate::call::bulkhead::BulkheadConfig;
 pub use crate::call::mistake::Mistake;
 use crate::call::mistake::Mistakes;
@@ -57,7 +57,7 @@ impl Plan {
         self.check_times(&mut mistakes);
         self.check_retry(&mut mistakes);
         if let Some(breaker) = &self.breaker {
-            check_breaker(breaker, &mut mistakes);
+            breaker.check(&mut mistakes);
         }
         if let Some(bulkhead) = &self.bulkhead {
             bulkhead.check(&mut mistakes);
@@ -97,35 +97,6 @@ impl Plan {
     }
 }
 
-fn check_breaker(breaker: &BreakerConfig, mistakes: &mut Mistakes) {
-    mistakes.positive("breaker.open_for", breaker.open_for);
-    mistakes.positive("breaker.half_open_max", breaker.half_open_max);
-    mistakes.range("breaker.probes", breaker.probes, 1, limits::PROBES_MAX);
-    match breaker.trip {
-        Trip::Failures { failures, window } => {
-            mistakes.range("breaker.failures", failures, 1, limits::WINDOW_CALLS_MAX);
-            mistakes.positive("breaker.window", window);
-        }
-        Trip::Rate { failure_rate, min_calls, over } => {
-            let sound = failure_rate > 0.0 && failure_rate <= 1.0;
-            mistakes.unless(sound, "breaker.failure_rate", || {
-                format!("is {failure_rate}, must be more than 0 and at most 1")
-            });
-            match over {
-                Over::Calls(calls) => {
-                    mistakes.range("breaker.window", calls, 1, limits::WINDOW_CALLS_MAX);
-                    // A minimum that the window can't hold is never reached.
-                    mistakes.range("breaker.min_calls", min_calls, 1, calls.max(1));
-                }
-                Over::Time(period) => {
-                    mistakes.positive("breaker.window", period);
-                    mistakes.range("breaker.min_calls", min_calls, 1, u32::MAX);
-                }
-            }
-        }
-    }
-}
-
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "dependency {}", self.dependency)?;
@@ -160,22 +131,5 @@ impl fmt::Display for Plan {
             }
             None => writeln!(f, "  rate limit       none"),
         }
-    }
-}
-
-impl fmt::Display for BreakerConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.trip {
-            Trip::Failures { failures, window } => write!(f, "{failures} failures in {window:?}")?,
-            Trip::Rate { failure_rate, min_calls, over } => {
-                write!(f, "{} % of at least {min_calls} calls in ", failure_rate * 100.0)?;
-                match over {
-                    Over::Calls(calls) => write!(f, "the last {calls}")?,
-                    Over::Time(period) => write!(f, "{period:?}")?,
-                }
-            }
-        }
-        write!(f, ", open for {:?}, {} probe(s)", self.open_for, self.probes)?;
-        write!(f, " within {:?}", self.half_open_max)
     }
 }

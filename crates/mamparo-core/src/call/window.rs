@@ -1,170 +1,131 @@
-//! What a breaker remembers: three windows, each of which slides with every event.
+//! What a breaker remembers: windows that slide with every event.
 //!
 //! A window that only counts up forgets nothing: after ten thousand good calls it takes ten thousand
 //! bad ones to notice. Each window here equals a recount of the events that are still inside it, the
 //! present one included.
+//!
+//! Those that threads write to at once carry the *generation* of the closed circuit that they belong
+//! to. An event of another generation is turned away where it would be written, so a result that
+//! comes late never colours a fresh window, however the threads interleave.
 
-use std::time::Duration;
+mod buckets;
+mod calls;
+mod failures;
+mod streak;
+mod striped;
 
-use crate::time::Moment;
+pub use buckets::{BUCKETS, TimeBuckets};
+pub use calls::CallRing;
+pub use failures::{FailureRing, SharedFailures};
+pub use streak::Streak;
+pub use striped::{STRIPES, StripedBuckets};
 
-/// Calls and failures inside a window.
+/// One verdict, as windows count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// It was bad for the dependency's health.
+    pub failed: bool,
+    /// It took longer than a call should.
+    pub slow: bool,
+}
+
+impl Mark {
+    /// A success in good time.
+    pub const GOOD: Self = Self { failed: false, slow: false };
+    /// A failure in good time.
+    pub const FAILED: Self = Self { failed: true, slow: false };
+
+    /// Neither failed nor slow: it can only lower the shares that open a circuit.
+    #[must_use]
+    pub const fn is_good(self) -> bool {
+        !self.failed && !self.slow
+    }
+}
+
+/// Calls, failures and slow calls inside a window. They stop at 4 294 967 295.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// All calls with a verdict.
     pub calls: u32,
     /// Those of them that failed.
     pub failed: u32,
+    /// Those of them that were slow, failed ones included.
+    pub slow: u32,
 }
 
 impl Counts {
     /// Share of failed calls, `0.0..=1.0`; zero without calls.
     #[must_use]
     pub fn failure_rate(self) -> f64 {
-        // A correctly rounded quotient equals the literal that a person writes for it (7 of 100 is
-        // 0.07); rate × calls would miss it by one rounding.
-        if self.calls == 0 { 0.0 } else { f64::from(self.failed) / f64::from(self.calls) }
+        share(self.failed, self.calls)
     }
-}
 
-/// The moments of the last *k* failures: answers "*k* failures within the period" exactly.
-///
-/// Successes leave no trace, so they need no clock reading.
-#[derive(Debug, Clone)]
-pub struct FailureRing {
-    moments: Vec<Moment>,
-    next: usize,
-    failures: usize,
-    period: Duration,
-}
-
-impl FailureRing {
-    /// Watches for `failures` (at least 1) failures within `period`.
+    /// Share of slow calls, `0.0..=1.0`; zero without calls.
     #[must_use]
-    pub fn new(failures: u32, period: Duration) -> Self {
-        let failures = failures.max(1) as usize;
-        Self { moments: Vec::with_capacity(failures), next: 0, failures, period }
+    pub fn slow_rate(self) -> f64 {
+        share(self.slow, self.calls)
     }
 
-    /// Records a failure; true when it completes the number within the period. A failure that is
-    /// exactly one period old no longer counts.
-    pub fn record(&mut self, now: Moment) -> bool {
-        if self.moments.len() < self.failures {
-            self.moments.push(now);
-        } else if let Some(oldest) = self.moments.get_mut(self.next) {
-            *oldest = now;
-        }
-        self.next = (self.next + 1) % self.failures;
-        self.count(now) as usize >= self.failures
+    const fn add(&mut self, mark: Mark) {
+        self.calls = self.calls.saturating_add(1);
+        self.failed = self.failed.saturating_add(mark.failed as u32);
+        self.slow = self.slow.saturating_add(mark.slow as u32);
     }
 
-    /// Failures within the period that ends now.
-    #[must_use]
-    pub fn count(&self, now: Moment) -> u32 {
-        let inside = self.moments.iter().filter(|moment| now.since(**moment) < self.period);
-        u32::try_from(inside.count()).unwrap_or(u32::MAX)
-    }
-}
-
-/// The verdicts of the last *n* calls, one bit each.
-#[derive(Debug, Clone)]
-pub struct CallRing {
-    bits: Vec<u64>,
-    size: u32,
-    next: u32,
-    counts: Counts,
-}
-
-impl CallRing {
-    /// Remembers the last `size` (at least 1) calls.
-    #[must_use]
-    pub fn new(size: u32) -> Self {
-        let size = size.max(1);
-        let words = size.div_ceil(64) as usize;
-        Self { bits: vec![0; words], size, next: 0, counts: Counts::default() }
-    }
-
-    /// Records a verdict in place of the oldest one, and counts with it.
-    pub fn record(&mut self, failed: bool) -> Counts {
-        let mask = 1_u64 << (self.next % 64);
-        if let Some(word) = self.bits.get_mut((self.next / 64) as usize) {
-            let forgotten = *word & mask != 0;
-            if self.counts.calls < self.size {
-                self.counts.calls += 1;
-            } else {
-                self.counts.failed -= u32::from(forgotten);
-            }
-            *word = if failed { *word | mask } else { *word & !mask };
-            self.counts.failed += u32::from(failed);
-        }
-        self.next = (self.next + 1) % self.size;
-        self.counts
-    }
-
-    /// What is inside.
-    #[must_use]
-    pub const fn counts(&self) -> Counts {
-        self.counts
-    }
-}
-
-/// Number of buckets of a time window: the window slides in steps of a tenth.
-pub const BUCKETS: usize = 10;
-
-/// Verdicts of the last period, in ten buckets.
-#[derive(Debug, Clone)]
-pub struct TimeBuckets {
-    buckets: [Bucket; BUCKETS],
-    width: u64,
-    /// The latest epoch seen; a clock that steps back keeps counting there.
-    latest: u64,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
-    /// Number of the time slice, counted in bucket widths from the origin.
-    epoch: u64,
-    counts: Counts,
-}
-
-impl TimeBuckets {
-    /// Remembers the last `period`, which is rounded down to ten equal buckets of at least 1 ns.
-    #[must_use]
-    pub fn new(period: Duration) -> Self {
-        let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+    const fn plus(self, other: Self) -> Self {
         Self {
-            buckets: [Bucket::default(); BUCKETS],
-            width: (nanos / BUCKETS as u64).max(1),
-            latest: 0,
+            calls: self.calls.saturating_add(other.calls),
+            failed: self.failed.saturating_add(other.failed),
+            slow: self.slow.saturating_add(other.slow),
         }
     }
+}
 
-    /// Records a verdict and counts with it.
-    pub fn record(&mut self, now: Moment, failed: bool) -> Counts {
-        self.latest = self.epoch(now);
-        let slot = (self.latest % BUCKETS as u64) as usize;
-        if let Some(bucket) = self.buckets.get_mut(slot) {
-            if bucket.epoch != self.latest {
-                *bucket = Bucket { epoch: self.latest, counts: Counts::default() };
+/// `part` of `whole` as a share; zero of nothing.
+///
+/// A correctly rounded quotient equals the literal that a person writes for it (7 of 100 is 0.07);
+/// rate × calls would miss it by one rounding.
+pub(crate) fn share(part: u32, whole: u32) -> f64 {
+    if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+/// The least part of `whole`, at least 1, whose [`share`] reaches `rate`; `whole` + 1 where none does.
+pub(crate) fn least_reaching(rate: f64, whole: u32) -> u32 {
+    // The cast saturates; rounding can put the product off by one, in either direction.
+    let mut part = ((rate * f64::from(whole)) as u32).saturating_sub(1).clamp(1, whole.max(1));
+    while part < whole && share(part, whole) < rate {
+        part += 1;
+    }
+    if share(part, whole) >= rate { part } else { whole.saturating_add(1) }
+}
+
+/// How counts stand to a threshold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// No share reaches its threshold.
+    Below,
+    /// A share reaches its threshold, of too few calls to prove anything.
+    TooFew,
+    /// The threshold is reached.
+    Reached,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_part_that_reaches_a_rate_is_found_for_every_rate_and_whole() {
+        for whole in 1..=200_u32 {
+            for percent in 0..=100_u32 {
+                let rate = f64::from(percent) / 100.0;
+                let naive = (1..=whole).find(|part| share(*part, whole) >= rate);
+                assert_eq!(Some(least_reaching(rate, whole)), naive, "{percent} % of {whole}");
             }
-            bucket.counts.calls = bucket.counts.calls.saturating_add(1);
-            bucket.counts.failed = bucket.counts.failed.saturating_add(u32::from(failed));
         }
-        self.counts(now)
-    }
-
-    /// What is inside the window that ends now.
-    #[must_use]
-    pub fn counts(&self, now: Moment) -> Counts {
-        let epoch = self.epoch(now);
-        let inside = self.buckets.iter().filter(|b| epoch - b.epoch.min(epoch) < BUCKETS as u64);
-        inside.fold(Counts::default(), |sum, bucket| Counts {
-            calls: sum.calls.saturating_add(bucket.counts.calls),
-            failed: sum.failed.saturating_add(bucket.counts.failed),
-        })
-    }
-
-    fn epoch(&self, now: Moment) -> u64 {
-        (now.nanos() / self.width).max(self.latest)
+        assert_eq!(least_reaching(1.5, 10), 11);
+        assert_eq!(least_reaching(f64::NAN, 10), 11);
+        assert_eq!(least_reaching(0.5, u32::MAX), 1 << 31);
+        assert_eq!(least_reaching(0.5, 0), 1);
     }
 }

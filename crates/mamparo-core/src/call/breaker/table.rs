@@ -46,18 +46,30 @@ pub enum Event {
     OpenTimeOver,
     /// A probe succeeded, and more are needed.
     ProbePassed,
-    /// The last probe that was needed succeeded.
+    /// A probe failed, and the rest may still reach the share that closes the circuit.
+    ProbeMissed,
+    /// The share of successes that closes the circuit can't be missed any more.
     ProbesPassed,
-    /// A probe failed.
+    /// A probe failed, and the share that closes the circuit can't be reached any more.
     ProbeFailed,
-    /// A call ended without a verdict; a probe's place is free again.
+    /// A call ended without a verdict, or nothing is counted; a probe's place is free again.
     Returned,
-    /// The half-open time is over with at least one success.
+    /// The half-open time is over and enough of the probes that ended have succeeded.
     AgedPassing,
-    /// The half-open time is over, no probe has succeeded and some still hang.
+    /// The half-open time is over and too many of the probes that ended have failed.
+    AgedFailing,
+    /// The half-open time is over, no probe has ended and some still hang.
     AgedHanging,
     /// A result of an older generation: noted, and nothing else.
     Stale,
+    /// Somebody ordered: refuse every call.
+    ForcedOpen,
+    /// Somebody ordered: let every call pass, and count.
+    ForcedClosed,
+    /// Somebody ordered: let every call pass, and count nothing.
+    Disabled,
+    /// Somebody took the order back.
+    Automatic,
 }
 
 const fn row(from: Phase, on: Event, to: Phase, why: &'static str) -> Row<Phase, Event> {
@@ -72,14 +84,27 @@ pub const TABLE: Table<Phase, Event> = Table {
         row(Phase::Closed, Event::Tripped, Phase::Open, "the dependency is sick"),
         row(Phase::Closed, Event::Returned, Phase::Closed, "no verdict, no count"),
         row(Phase::Closed, Event::Stale, Phase::Closed, "it was admitted by an older state"),
+        row(Phase::Closed, Event::ForcedOpen, Phase::Open, "somebody knows better"),
+        row(Phase::Closed, Event::ForcedClosed, Phase::Closed, "it stays as it is"),
+        row(Phase::Closed, Event::Disabled, Phase::Closed, "it stays as it is"),
+        row(Phase::Closed, Event::Automatic, Phase::Closed, "with an empty window"),
         row(Phase::Open, Event::OpenTimeOver, Phase::HalfOpen, "time to try"),
         row(Phase::Open, Event::Stale, Phase::Open, "it was admitted by an older state"),
+        row(Phase::Open, Event::ForcedOpen, Phase::Open, "it stays as it is"),
+        row(Phase::Open, Event::ForcedClosed, Phase::Closed, "somebody knows better"),
+        row(Phase::Open, Event::Disabled, Phase::Closed, "somebody knows better"),
+        row(Phase::Open, Event::Automatic, Phase::HalfOpen, "it is tried before all return"),
         row(Phase::HalfOpen, Event::ProbePassed, Phase::HalfOpen, "more successes are needed"),
+        row(Phase::HalfOpen, Event::ProbeMissed, Phase::HalfOpen, "enough may still succeed"),
         row(Phase::HalfOpen, Event::ProbesPassed, Phase::Closed, "the dependency is well"),
         row(Phase::HalfOpen, Event::ProbeFailed, Phase::Open, "the dependency is still sick"),
         row(Phase::HalfOpen, Event::Returned, Phase::HalfOpen, "the place is free again"),
         row(Phase::HalfOpen, Event::AgedPassing, Phase::Closed, "too little traffic for more"),
+        row(Phase::HalfOpen, Event::AgedFailing, Phase::Open, "too little traffic for more"),
         row(Phase::HalfOpen, Event::AgedHanging, Phase::Open, "no answer is an answer"),
         row(Phase::HalfOpen, Event::Stale, Phase::HalfOpen, "it was admitted by an older state"),
+        row(Phase::HalfOpen, Event::ForcedOpen, Phase::Open, "somebody knows better"),
+        row(Phase::HalfOpen, Event::ForcedClosed, Phase::Closed, "somebody knows better"),
+        row(Phase::HalfOpen, Event::Disabled, Phase::Closed, "somebody knows better"),
     ],
 };

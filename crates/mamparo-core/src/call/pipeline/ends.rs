@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Flight, GiveUp, Move, Pipeline, Policies, State, Step, Told};
-use crate::call::breaker::Change;
+use crate::call::breaker::{Change, Verdict};
 use crate::call::deadline;
 use crate::call::retry::Decision;
 use crate::outcome::{Failure, Health};
@@ -13,7 +13,7 @@ use crate::time::Moment;
 impl Pipeline {
     #[inline]
     pub(super) fn succeeded(&mut self, now: Moment, policies: &mut Policies) -> Told {
-        let change = self.land(now, Health::Good, policies);
+        let change = self.land(now, Health::Good, None, policies);
         let wake = self.release(now, policies);
         Told { change, wake, ..Told::new(Step::Done, Move::Finish) }
     }
@@ -42,7 +42,7 @@ impl Pipeline {
         policies: &mut Policies,
         rng: &mut impl Rng,
     ) -> Told {
-        let change = self.land(now, failure.health, policies);
+        let change = self.land(now, failure.health, failure.retry_after, policies);
         self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
         let left = self.deadline.map(|deadline| now.until(deadline));
         let open = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
@@ -61,7 +61,7 @@ impl Pipeline {
     }
 
     pub(super) fn panicked(&mut self, now: Moment, policies: &mut Policies) -> Told {
-        let change = self.land(now, Health::Bad, policies);
+        let change = self.land(now, Health::Bad, None, policies);
         let wake = self.release(now, policies);
         Told { change, wake, ..Told::new(Step::Released, Move::Panic) }
     }
@@ -71,7 +71,7 @@ impl Pipeline {
             State::Queued { ticket } => policies.leave(now, ticket),
             State::New | State::Attempting { .. } | State::Waiting | State::Finished => None,
         };
-        let change = self.land(now, Health::Silent, policies);
+        let change = self.land(now, Health::Silent, None, policies);
         let wake = self.release(now, policies).or(left);
         Told { change, wake, ..Told::new(Step::Released, Move::Cancel) }
     }
@@ -90,11 +90,18 @@ impl Pipeline {
 
     /// Ends the attempt under way, if there is one, and tells the breaker how.
     #[inline]
-    fn land(&mut self, now: Moment, health: Health, policies: &mut Policies) -> Option<Change> {
+    fn land(
+        &mut self,
+        now: Moment,
+        health: Health,
+        retry_after: Option<Duration>,
+        policies: &Policies,
+    ) -> Option<Change> {
         match std::mem::replace(&mut self.state, State::Finished) {
-            State::Attempting { flight: Flight { admission, .. } } => {
-                let (breaker, admission) = policies.breaker.as_mut().zip(admission)?;
-                breaker.tell(now, admission, health).change
+            State::Attempting { flight: Flight { admission, started, .. } } => {
+                let (breaker, admission) = policies.breaker.as_ref().zip(admission)?;
+                let took = Some(now.since(started));
+                breaker.tell(now, admission, Verdict { health, took, retry_after }).change
             }
             State::New | State::Queued { .. } | State::Waiting | State::Finished => None,
         }

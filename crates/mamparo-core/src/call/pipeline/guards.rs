@@ -91,7 +91,7 @@ impl Pipeline {
             let (refusal, reason) = (Refusal::DeadlineExceeded, GiveUp::DeadlineTooNear);
             return self.no_attempt(now, refusal, reason, None, None, policies);
         };
-        let (admission, change) = match policies.breaker.as_mut().map(|breaker| breaker.ask(now)) {
+        let (admission, change) = match policies.breaker.as_ref().map(|breaker| breaker.ask(now)) {
             None => (None, None),
             Some(Answer { admission: Ok(admission), change }) => (Some(admission), change),
             Some(Answer { admission: Err(after), change }) => {
