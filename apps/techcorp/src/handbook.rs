@@ -91,7 +91,7 @@ pub fn page() -> Result<String, Problems> {
         }
     }
     text.push_str("\n## Metrics\n\n| metric | kind | what |\n|---|---|---|\n");
-    for Metric { name, kind, help } in METRICS {
+    for &Metric { name, kind, help } in METRICS {
         let kind = format!("{kind:?}").to_lowercase();
         let _ = writeln!(text, "| `{name}` | {kind} | {help} |");
     }

@@ -9,6 +9,13 @@ use mamparo_core::outcome::Failure;
 pub trait Classify {
     /// What kind of failure is this?
     fn classify(&self) -> Failure;
+
+    /// Did one of our own guards refuse the call, so that nothing was sent? A fallback may stand in
+    /// for that, and not for the caller's own cancellation, which is neutral as well. Default
+    /// `false`.
+    fn is_refusal(&self) -> bool {
+        false
+    }
 }
 
 /// An error that can't happen; services that answer everything with a value have it.

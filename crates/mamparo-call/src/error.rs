@@ -121,4 +121,8 @@ impl<E> Classify for CallError<E> {
             Self::Failed { failure, .. } => Failure { repeat: Repeat::Never, ..*failure },
         }
     }
+
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
 }

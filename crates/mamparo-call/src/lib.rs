@@ -8,6 +8,7 @@
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
+//! - [`fallback`]: lesser answers, and a type that says so.
 //! - [`fault`]: faults on purpose, for staging and game days.
 //! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
 //! - `counters`: what was counted, without contention.
@@ -23,6 +24,7 @@ pub mod deadline;
 pub mod dependency;
 mod driver;
 pub mod error;
+pub mod fallback;
 pub mod fault;
 mod gate;
 mod observe;

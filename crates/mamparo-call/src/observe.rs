@@ -8,6 +8,7 @@
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
+//! | `mamparo_fallbacks_total` | counter | `service`, `dependency`, `source`, `reason` |
 //! | `mamparo_faults_injected_total` | counter | `service`, `dependency`, `kind` |
 //!
 //! Handles are fetched once, those of what happens on every call when the dependency is built and
@@ -17,12 +18,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use mamparo_core::call::breaker;
+use mamparo_core::call::fallback::Reason;
 use mamparo_core::call::fault::{FaultConfig, Injection, Instead};
 use mamparo_core::call::pipeline::{Event, Misfit, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
 
 use crate::counters::{Count, Counters};
+use crate::fallback::Source;
 use crate::snapshot::Snapshot;
 
 /// The gauge of a breaker's state.
@@ -35,6 +38,8 @@ const ATTEMPTS: &str = "mamparo_attempts_total";
 const RETRIES: &str = "mamparo_retries_total";
 /// Repeated database transactions.
 const TRANSACTION_RETRIES: &str = "mamparo_transaction_retries_total";
+/// Lesser answers that stood in for a call.
+const FALLBACKS: &str = "mamparo_fallbacks_total";
 /// Faults that were injected on purpose.
 const FAULTS: &str = "mamparo_faults_injected_total";
 /// Calls that a guard refused.
@@ -305,6 +310,28 @@ pub(crate) fn hook_panicked(plan: &Plan, change: &breaker::Change) {
 pub(crate) fn transaction_repeated(what: &'static str, attempt: u32, after: Duration) {
     metrics::counter!(TRANSACTION_RETRIES, "transaction" => what).increment(1);
     tracing::warn!(transaction = what, attempt, wait_ms = millis(after), "transaction repeated");
+}
+
+/// A lesser answer stands in for a call.
+pub(crate) fn fell_back(service: &str, dependency: &str, source: Source, reason: Reason) {
+    metrics::counter!(
+        FALLBACKS,
+        "service" => service.to_owned(), "dependency" => dependency.to_owned(),
+        "source" => source.slug(), "reason" => reason.slug()
+    )
+    .increment(1);
+    let age_ms = match source {
+        Source::Stale { age } => Some(millis(age)),
+        Source::Partial | Source::Default => None,
+    };
+    tracing::warn!(
+        service,
+        dependency,
+        source = source.slug(),
+        reason = reason.slug(),
+        age_ms,
+        "a lesser answer stands in"
+    );
 }
 
 /// Faults on purpose are switched on.

@@ -5,6 +5,7 @@ mod support;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use mamparo_call::fallback::{Fallback, Lesser};
 use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Dependency, Failure, Repeatable};
 use mamparo_core::call::fault::{FaultConfig, Latency};
@@ -142,6 +143,25 @@ fn injected_faults_are_counted_by_kind() {
     for kind in ["latency", "error"] {
         let labels = r#"service="orders",dependency="catalog",kind="#;
         let line = format!("mamparo_faults_injected_total{{{labels}\"{kind}\"}} 3");
+        assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn lesser_answers_are_counted_by_source_and_reason() {
+    let text = scraped(async || {
+        let fallback = Fallback::new("bff", "catalog");
+        for failure in [Failure::UNKNOWN, Failure::TRANSIENT, Failure::UNKNOWN] {
+            let called: Result<(), _> = Err(Broken(failure));
+            let answer = fallback.read(called, |_| Some(Lesser::Partial(())));
+            assert!(answer.is_ok_and(|answer| !answer.is_fresh()));
+        }
+        let nothing: Result<(), _> = Err(Broken(Failure::UNKNOWN));
+        assert!(fallback.read(nothing, |_| None).is_err());
+    });
+    for (reason, count) in [("no-answer", 2), ("unavailable", 1)] {
+        let labels = r#"service="bff",dependency="catalog",source="partial",reason="#;
+        let line = format!("mamparo_fallbacks_total{{{labels}\"{reason}\"}} {count}");
         assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
     }
 }

@@ -54,13 +54,14 @@ const fn histogram(name: &'static str, help: &'static str) -> Metric {
 }
 
 /// Every metric that mamparo's crates write; a test compares this list with their `observe.rs`.
-pub static METRICS: [Metric; 29] = [
+pub static METRICS: &[Metric] = &[
     gauge("circuit_breaker_state", "0 closed, 1 half-open, 2 open"),
     counter("mamparo_breaker_openings_total", "Times that a circuit opened"),
     counter("mamparo_attempts_total", "Attempts by outcome"),
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
     counter("mamparo_transaction_retries_total", "Database transactions repeated in process"),
+    counter("mamparo_fallbacks_total", "Lesser answers that stood in for a call, by reason"),
     counter(
         "mamparo_faults_injected_total",
         "Faults injected on purpose, by kind; 0 in production",
@@ -163,7 +164,7 @@ fn start_logs(environment: &Environment) -> Result<(), ServiceError> {
 }
 
 fn describe() {
-    for Metric { name, kind, help } in METRICS {
+    for &Metric { name, kind, help } in METRICS {
         match kind {
             MetricKind::Counter => metrics::describe_counter!(name, help),
             MetricKind::Gauge => metrics::describe_gauge!(name, help),
