@@ -223,9 +223,9 @@ impl Host {
     {
         self.service.tasks().spawn_essential(Role::Worker, name, move |stop| async move {
             let (mut rng, backoff) = (clock::entropy(), Backoff::default());
-            let mut failures = 0;
+            let (mut failures, mut pause) = (0, Duration::ZERO);
             while !stop.is_cancelled() {
-                let pause = match cycle().await {
+                pause = match cycle().await {
                     Ok(pause) => {
                         failures = 0;
                         pause
@@ -233,7 +233,7 @@ impl Host {
                     Err(error) => {
                         failures += 1;
                         tracing::error!(job = name, error = chain(&error), failures, "job failed");
-                        backoff.delay(failures, &mut rng)
+                        backoff.delay(failures, pause, &mut rng)
                     }
                 };
                 tokio::select! {

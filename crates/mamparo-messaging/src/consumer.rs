@@ -42,7 +42,7 @@ impl Default for ConsumerOptions {
         let (base, cap) = (Duration::from_millis(100), Duration::from_secs(5));
         Self {
             grace: Duration::from_secs(10),
-            reconnect: Backoff { base, factor: 2.0, cap },
+            reconnect: Backoff::new(base, 2.0, cap),
             version: concat!("mamparo ", env!("CARGO_PKG_VERSION")),
         }
     }
@@ -163,7 +163,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
         let work = Arc::new(work);
         let mut summary = Summary::default();
         let queue = work.policy.queue.as_str();
-        let (mut failures, mut order) = (0_u32, KeyOrder::default());
+        let (mut failures, mut wait) = (0_u32, Duration::ZERO);
+        let mut order = KeyOrder::default();
         while !cancel.is_cancelled() {
             let was = summary.done;
             let error = match Session::open(&work, options, &health, &mut order).await {
@@ -177,7 +178,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
             summary.reconnects = summary.reconnects.saturating_add(1);
             observe::disconnected(queue, &error, failures);
             health.send_modify(|health| health.error = Some(crate::error::chain(&error)));
-            let wait = options.reconnect.delay(failures, &mut clock::entropy());
+            wait = options.reconnect.delay(failures, wait, &mut clock::entropy());
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = clock::sleep_until(clock::now().plus(wait)) => {}

@@ -67,7 +67,7 @@ const FORGET_MAX: u32 = 1_000;
 
 /// Waits between tries when the store itself fails: base 100 ms, factor 2, cap 5 s.
 const STORE_BACKOFF: Backoff =
-    Backoff { base: Duration::from_millis(100), factor: 2.0, cap: Duration::from_secs(5) };
+    Backoff::new(Duration::from_millis(100), 2.0, Duration::from_secs(5));
 
 /// A relay.
 #[derive(Debug)]
@@ -93,9 +93,9 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
     /// and what is still claimed is given back, so that the next relay need not wait for a lease.
     pub async fn run(mut self, cancel: CancellationToken) -> RelaySummary {
         let mut signal = self.store.outbox_signal();
-        let mut failures = 0_u32;
+        let (mut failures, mut wait) = (0_u32, Duration::ZERO);
         while !cancel.is_cancelled() {
-            let wait = match self.cycle().await {
+            wait = match self.cycle().await {
                 Ok(claimed) => {
                     failures = 0;
                     // Confirmed rows free their keys' next ones, so a worked cycle looks again.
@@ -104,7 +104,7 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     observe::relay_failed(&error, failures);
-                    STORE_BACKOFF.delay(failures, &mut clock::entropy())
+                    STORE_BACKOFF.delay(failures, wait, &mut clock::entropy())
                 }
             };
             if wait.is_zero() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{QUEUE, Script, Shop, done, policy, shop, spawn, until};
 use mamparo_call::clock;
-use mamparo_core::backoff::Backoff;
+use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::message::relay::Policy;
 use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Broker as _, EmbeddedBroker, QueuePolicy, Relay, RelayOptions, event};
@@ -15,8 +15,8 @@ use mamparo_store::{SqliteStore, outbox};
 use tokio_util::sync::CancellationToken;
 
 fn quick() -> RelayOptions {
-    let backoff =
-        Backoff { base: Duration::from_millis(10), factor: 2.0, cap: Duration::from_millis(40) };
+    let (base, cap) = (Duration::from_millis(10), Duration::from_millis(40));
+    let backoff = Backoff { base, factor: 2.0, cap, jitter: Jitter::Equal };
     RelayOptions {
         poll: Duration::from_millis(20),
         lease: Duration::from_millis(200),

@@ -193,7 +193,7 @@ impl Check {
     {
         let mut rng = clock::entropy();
         let backoff = Backoff { cap: every, ..Backoff::default() };
-        let mut failures = 0_u32;
+        let (mut failures, mut wait) = (0_u32, Duration::ZERO);
         loop {
             let limit = clock::now().plus(timeout);
             let answer = tokio::select! {
@@ -202,7 +202,7 @@ impl Check {
                 answer = probe() => answer.map_err(|error| error.to_string()),
                 () = clock::sleep_until(limit) => Err(format!("no answer in {timeout:?}")),
             };
-            let wait = match answer {
+            wait = match answer {
                 Ok(()) => {
                     failures = 0;
                     self.ready();
@@ -211,7 +211,7 @@ impl Check {
                 Err(reason) => {
                     failures = failures.saturating_add(1);
                     self.not_ready(reason);
-                    backoff.delay(failures, &mut rng)
+                    backoff.delay(failures, wait, &mut rng)
                 }
             };
             tokio::select! {

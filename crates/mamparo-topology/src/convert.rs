@@ -64,7 +64,7 @@ impl RetrySection {
     /// The waits between attempts.
     #[must_use]
     pub fn backoff(&self) -> Backoff {
-        Backoff { base: *self.base, factor: *self.factor, cap: *self.cap }
+        Backoff::new(*self.base, *self.factor, *self.cap)
     }
 }
 

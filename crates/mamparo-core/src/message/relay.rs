@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Jitter};
 use crate::rng::Rng;
 use crate::table::{Row, Table};
 use crate::time::WallTime;
@@ -109,7 +109,8 @@ pub enum Alarm {
 /// How a relay waits between tries. It never gives up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Policy {
-    /// The waits: base 1 s, factor 2, cap 30 s; at least half of each ceiling, the rest jittered.
+    /// The waits: base 1 s, factor 2, cap 30 s, equal jitter. A row remembers its tries and not
+    /// its waits, so decorrelated jitter has nothing to grow from.
     pub backoff: Backoff,
     /// From this many tries on a failure is an error, not a warning. Default 5.
     pub error_from: u32,
@@ -118,7 +119,9 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         let (base, cap) = (Duration::from_secs(1), Duration::from_secs(30));
-        Self { backoff: Backoff { base, factor: 2.0, cap }, error_from: 5 }
+        // Half of the ceiling is certain: the row is alone with its broker, so spreading the tries
+        // matters less than not hammering a broker that has just refused.
+        Self { backoff: Backoff { base, factor: 2.0, cap, jitter: Jitter::Equal }, error_from: 5 }
     }
 }
 
@@ -137,15 +140,11 @@ impl Policy {
             Published::Unknown => State::Doubtful,
         };
         let alarm = if tries >= self.error_from { Alarm::Error } else { Alarm::Warn };
-        Decision::Postpone { due: now.plus(self.wait(tries, rng)), state, alarm }
-    }
-
-    /// Half of the ceiling is certain: the row is alone with its broker, so spreading the tries
-    /// matters less than not hammering a broker that has just refused.
-    fn wait(&self, tries: u32, rng: &mut impl Rng) -> Duration {
-        let half = self.backoff.ceiling(tries) / 2;
-        let jitter = rng.up_to(u64::try_from(half.as_nanos()).unwrap_or(u64::MAX));
-        half.saturating_add(Duration::from_nanos(jitter))
+        Decision::Postpone {
+            due: now.plus(self.backoff.delay(tries, Duration::ZERO, rng)),
+            state,
+            alarm,
+        }
     }
 }
 
