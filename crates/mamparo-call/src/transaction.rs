@@ -1,8 +1,9 @@
 //! The plain loop for a database transaction that the database rolled back.
 
 use std::future::Future;
+use std::time::Duration;
 
-use mamparo_core::call::retry::{Decision, Retry};
+use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::outcome::{Kind, Repeatable};
 
 use crate::{Classify, Context, clock, observe};
@@ -27,7 +28,7 @@ where
     Fut: Future<Output = Result<T, E>>,
 {
     let mut rng = None;
-    let mut attempt = 1;
+    let (mut attempt, mut waited) = (1, Duration::ZERO);
     loop {
         let error = match transaction(attempt).await {
             Ok(value) => return Ok(value),
@@ -42,12 +43,14 @@ where
         let now = clock::now();
         let left = Context::current_deadline().map(|deadline| now.until(deadline));
         let rng = rng.get_or_insert_with(clock::entropy);
-        match retry.ask(attempt, &failure, repeatable, left, rng) {
+        let failed = FailedAttempt { number: attempt, waited, failure, repeatable, left };
+        // No budget: the only load is on our own database, which has just finished the transaction.
+        match retry.ask(&failed, None, rng) {
             Decision::GiveUp(_) => return Err(error),
-            Decision::Again { after } => {
+            Decision::Again { after, paid: _ } => {
                 observe::transaction_repeated(what, attempt, after);
                 clock::sleep_until(now.plus(after)).await;
-                attempt += 1;
+                (attempt, waited) = (attempt + 1, after);
             }
         }
     }

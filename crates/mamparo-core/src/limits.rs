@@ -27,6 +27,14 @@ pub const BULKHEAD_LIMIT_MAX: u32 = 100_000;
 /// full, a queue no longer smooths a burst: it grows, and whoever joins at its end waits for all.
 pub const BULKHEAD_PRESSURE_PERCENT: u32 = 50;
 
+/// How often the delay of a hedge is derived anew from the latencies. Each time every bucket is
+/// looked at, which a call in between need not do, and a quantile of a minute changes slowly.
+pub const HEDGE_DELAY_EVERY: Duration = Duration::from_secs(1);
+
+/// Attempts that must lie beyond a quantile before it is believed. With fewer, one slow answer more
+/// or less moves it.
+pub const QUANTILE_TAIL_MIN: f64 = 10.0;
+
 /// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
 pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 

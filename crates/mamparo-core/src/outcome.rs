@@ -157,6 +157,9 @@ pub enum Repeatable {
     Keyed,
     /// Doing it twice may do it twice: a POST without a key.
     Unsafe,
+    /// It can't be sent a second time, whatever it does: its body is read as it is sent and gone
+    /// then (a stream).
+    OneShot,
 }
 
 impl Repeatable {
@@ -165,7 +168,8 @@ impl Repeatable {
     pub const fn safe_after(self, sent: Sent) -> bool {
         match (self, sent) {
             (Self::Idempotent | Self::Keyed, _) | (Self::Unsafe, Sent::Nothing) => true,
-            (Self::Unsafe, Sent::Maybe) => false,
+            // Even what never arrived may have used up the body.
+            (Self::Unsafe, Sent::Maybe) | (Self::OneShot, _) => false,
         }
     }
 }
@@ -200,5 +204,7 @@ mod tests {
         assert!(Repeatable::Keyed.safe_after(Sent::Maybe));
         assert!(Repeatable::Unsafe.safe_after(Sent::Nothing));
         assert!(!Repeatable::Unsafe.safe_after(Sent::Maybe));
+        assert!(!Repeatable::OneShot.safe_after(Sent::Maybe));
+        assert!(!Repeatable::OneShot.safe_after(Sent::Nothing));
     }
 }

@@ -4,17 +4,21 @@ use std::time::Duration;
 
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::pipeline::GiveUp;
-use mamparo_core::call::retry::{Decision, Retry};
+use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::limits;
 use mamparo_core::outcome::{Failure, Health, Repeatable, failure_of_status};
 use mamparo_core::rng::SeededRng;
 use proptest::prelude::*;
 
 fn ask(attempt: u32, failure: Failure, repeatable: Repeatable) -> Decision {
-    Retry::default().ask(attempt, &failure, repeatable, None, &mut SeededRng::new(1))
+    Retry::default().ask(&failed(attempt, failure, repeatable), None, &mut SeededRng::new(1))
 }
 
-fn again(decision: Decision) -> bool {
+fn failed(number: u32, failure: Failure, repeatable: Repeatable) -> FailedAttempt {
+    FailedAttempt { number, waited: Duration::ZERO, failure, repeatable, left: None }
+}
+
+fn again(decision: &Decision) -> bool {
     matches!(decision, Decision::Again { .. })
 }
 
@@ -42,7 +46,7 @@ fn the_decision_table_of_the_mission() {
     ] {
         let decision = ask(1, failure, repeatable);
         match expected {
-            None => assert!(again(decision), "{what}: {decision:?}"),
+            None => assert!(again(&decision), "{what}: {decision:?}"),
             Some(reason) => assert_eq!(decision, Decision::GiveUp(reason), "{what}"),
         }
     }
@@ -51,15 +55,13 @@ fn the_decision_table_of_the_mission() {
 #[test]
 fn attempts_count_the_first_and_a_500_is_repeated_once() {
     let spent = Decision::GiveUp(GiveUp::AttemptsSpent);
-    assert!(again(ask(2, Failure::TRANSIENT, Repeatable::Idempotent)));
+    assert!(again(&ask(2, Failure::TRANSIENT, Repeatable::Idempotent)));
     assert_eq!(ask(3, Failure::TRANSIENT, Repeatable::Idempotent), spent);
     let hiccup = failure_of_status(500, None);
-    assert!(again(ask(1, hiccup, Repeatable::Idempotent)));
+    assert!(again(&ask(1, hiccup, Repeatable::Idempotent)));
     assert_eq!(ask(2, hiccup, Repeatable::Idempotent), spent);
-    let once = Retry::NONE;
-    let decision =
-        once.ask(1, &Failure::TRANSIENT, Repeatable::Idempotent, None, &mut SeededRng::new(1));
-    assert_eq!(decision, spent);
+    let first = failed(1, Failure::TRANSIENT, Repeatable::Idempotent);
+    assert_eq!(Retry::NONE.ask(&first, None, &mut SeededRng::new(1)), spent);
 }
 
 #[test]
@@ -74,7 +76,10 @@ fn policies_c34_retry_after_lengthens_and_is_capped() {
     let wait = |seconds| {
         let failure = failure_of_status(503, Some(Duration::from_secs(seconds)));
         match ask(1, failure, Repeatable::Idempotent) {
-            Decision::Again { after } => after,
+            Decision::Again { after, paid } => {
+                assert_eq!(paid, None, "without a budget nothing is paid");
+                after
+            }
             Decision::GiveUp(reason) => panic!("{reason:?}"),
         }
     };
@@ -88,10 +93,10 @@ fn a_wait_that_reaches_the_deadline_is_not_begun() {
     let failure = failure_of_status(503, Some(Duration::from_secs(2)));
     let ask = |left| {
         let left = Some(Duration::from_millis(left));
-        let rng = &mut SeededRng::new(1);
-        Retry::default().ask(1, &failure, Repeatable::Idempotent, left, rng)
+        let failed = FailedAttempt { left, ..failed(1, failure, Repeatable::Idempotent) };
+        Retry::default().ask(&failed, None, &mut SeededRng::new(1))
     };
-    assert!(again(ask(2_011)));
+    assert!(again(&ask(2_011)));
     for left in [0, 1_999, 2_000, 2_010] {
         assert_eq!(ask(left), Decision::GiveUp(GiveUp::DeadlineTooNear), "{left} ms left");
     }
@@ -106,9 +111,9 @@ proptest! {
         let retry = Retry { attempts: u32::MAX, backoff: Backoff::default() };
         let failure = Failure::TRANSIENT.with_retry_after(named.map(Duration::from_secs));
         let left = left.map(Duration::from_millis);
-        let mut rng = SeededRng::new(seed);
-        match retry.ask(attempt, &failure, Repeatable::Keyed, left, &mut rng) {
-            Decision::Again { after } => {
+        let failed = FailedAttempt { left, ..failed(attempt, failure, Repeatable::Keyed) };
+        match retry.ask(&failed, None, &mut SeededRng::new(seed)) {
+            Decision::Again { after, paid: _ } => {
                 prop_assert!(after <= limits::RETRY_AFTER_MAX.max(retry.backoff.cap));
                 prop_assert!(left.is_none_or(|left| after < left));
             }

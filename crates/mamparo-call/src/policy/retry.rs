@@ -4,8 +4,9 @@ use std::borrow::Borrow;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use mamparo_core::call::retry::{Decision, GiveUp, Retry};
+use mamparo_core::call::retry::{Decision, FailedAttempt, GiveUp, Retry};
 use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
@@ -99,6 +100,8 @@ impl RetryPolicy {
 pub(crate) struct Attempts {
     repeatable: Repeatable,
     made: u32,
+    /// The wait before the last one made.
+    waited: Duration,
     earlier: Option<Failure>,
 }
 
@@ -111,7 +114,7 @@ pub(crate) enum Next<T, E> {
 
 impl Attempts {
     pub(crate) const fn new(repeatable: Repeatable) -> Self {
-        Self { repeatable, made: 0, earlier: None }
+        Self { repeatable, made: 0, waited: Duration::ZERO, earlier: None }
     }
 
     /// Counts another attempt and tells its number.
@@ -156,9 +159,12 @@ impl Attempts {
         self.earlier = Some(whole);
         let left = Request::current_deadline().map(|deadline| now.until(deadline));
         let mut rng = LazyRng::default();
-        let retry = if again { policy.retry } else { Retry { attempts, ..policy.retry } };
-        match retry.ask(attempts, &failure, self.repeatable, left, &mut rng) {
-            Decision::Again { after } => {
+        let repeatable = if again { self.repeatable } else { Repeatable::OneShot };
+        let attempt =
+            FailedAttempt { number: attempts, waited: self.waited, failure, repeatable, left };
+        match policy.retry.ask(&attempt, None, &mut rng) {
+            Decision::Again { after, paid: _ } => {
+                self.waited = after;
                 policy.ears.tell(|| PolicyEvent::Retrying { attempt: attempts, after });
                 Next::Wait(now.plus(after))
             }

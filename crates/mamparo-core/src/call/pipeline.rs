@@ -18,6 +18,8 @@ mod policies;
 mod steps;
 mod table;
 
+use std::time::Duration;
+
 pub use crate::call::retry::GiveUp;
 pub use policies::Policies;
 pub use steps::{Event, Misfit, Refusal, Step, Told};
@@ -54,6 +56,8 @@ pub struct Pipeline {
     deadline: Option<Moment>,
     attempts: u32,
     failure: Option<Failure>,
+    /// The wait before the present attempt.
+    waited: Duration,
     slot: Option<Slot>,
     state: State,
 }
@@ -63,7 +67,15 @@ impl Pipeline {
     #[must_use]
     #[inline]
     pub const fn new(repeatable: Repeatable, deadline: Option<Moment>) -> Self {
-        Self { repeatable, deadline, attempts: 0, failure: None, slot: None, state: State::New }
+        Self {
+            repeatable,
+            deadline,
+            attempts: 0,
+            failure: None,
+            waited: Duration::ZERO,
+            slot: None,
+            state: State::New,
+        }
     }
 
     /// Attempts that have begun.

@@ -127,12 +127,12 @@ impl Request {
             if !self.body.is_empty() {
                 *request.body_mut() = Some(self.body.clone().into());
             }
-            // Boxed, because it would otherwise make the future of every caller that much larger.
-            let sent = Box::pin(send_attempt(shared, request, &carried, attempt));
+            let sent = send_attempt(shared, request, &carried, attempt);
             let read = &read;
             async move { read(sent.await?) }
         };
-        shared.dependency.call(self.repeatable, attempt).await
+        // Boxed, because it would otherwise make the future of every caller that much larger.
+        Box::pin(shared.dependency.call(self.repeatable, attempt)).await
     }
 }
 

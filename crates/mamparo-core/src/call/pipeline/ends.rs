@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Flight, GiveUp, Move, Pipeline, Policies, State, Step, Told};
 use crate::call::breaker::{Change, Verdict};
 use crate::call::deadline;
-use crate::call::retry::Decision;
+use crate::call::retry::{Decision, FailedAttempt};
 use crate::outcome::{Failure, Health};
 use crate::rng::Rng;
 use crate::time::Moment;
@@ -46,13 +46,21 @@ impl Pipeline {
         self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
         let left = self.deadline.map(|deadline| now.until(deadline));
         let open = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
-        let told = match policies.retry.ask(self.attempts, failure, self.repeatable, left, rng) {
+        let attempt = FailedAttempt {
+            number: self.attempts,
+            waited: self.waited,
+            failure: *failure,
+            repeatable: self.repeatable,
+            left,
+        };
+        let told = match policies.retry.ask(&attempt, None, rng) {
             Decision::GiveUp(reason) => self.give_up(now, reason, open, policies),
             // No waiting in front of an open circuit.
             Decision::Again { .. } if open.is_some() => {
                 self.give_up(now, GiveUp::CircuitOpen, open, policies)
             }
-            Decision::Again { after } => {
+            Decision::Again { after, paid: _ } => {
+                self.waited = after;
                 self.state = State::Waiting;
                 Told::new(Step::Wait { until: now.plus(after), after }, Move::Retry)
             }

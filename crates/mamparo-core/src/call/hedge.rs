@@ -1,0 +1,200 @@
+//! A second request before the first has failed, against a slow tail ("The Tail at Scale", Dean and
+//! Barroso 2013).
+//!
+//! When an attempt takes longer than nearly all others do, another copy is sent, and the first
+//! answer counts. It helps against one slow replica and hurts against a slow dependency, so a hedge
+//! needs all of this: an operation that may run twice, a closed circuit, time for an answer, and a
+//! token of the dependency's [`RetryBudget`]. A hedge that was denied ends nothing: the attempts that
+//! run go on, and the last to end gives the call its outcome (C28). One that is not sent holds
+//! nothing (C21).
+//!
+//! The copy that comes second is cancelled. That is a neutral outcome: it gives back what it held
+//! and says nothing about the dependency's health. Tell [`Latency::record_cut_off`] of it if it ran
+//! longer than the delay; who only recorded the winners would see a dependency that gets faster with
+//! each hedge, and hedge ever more.
+
+use std::time::Duration;
+
+use crate::call::latency::{self, Latency};
+use crate::call::retry_budget::{RetryBudget, Withdrawal};
+use crate::limits::{ATTEMPT_MIN_USABLE, HEDGE_DELAY_EVERY};
+use crate::outcome::Repeatable;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::time::Moment;
+
+/// How long an attempt runs alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HedgeAfter {
+    /// Always so long.
+    Fixed(Duration),
+    /// As long as this share of all attempts takes.
+    Quantile {
+        /// Between 0 and 1: 0.95 hedges one attempt in twenty.
+        quantile: f64,
+        /// But no shorter than this, so that a fast dependency isn't asked twice over a hiccup of
+        /// ours.
+        least: Duration,
+    },
+}
+
+/// When to hedge. Default: one more request after the 95th percentile, 10 ms at least.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HedgeConfig {
+    /// How long an attempt runs alone. Default the 95th percentile, 10 ms at least.
+    pub after: HedgeAfter,
+    /// Most requests beyond the first, the same delay apart. Default 1.
+    pub extra: u32,
+}
+
+impl Default for HedgeConfig {
+    fn default() -> Self {
+        let after = HedgeAfter::Quantile { quantile: 0.95, least: Duration::from_millis(10) };
+        Self { after, extra: 1 }
+    }
+}
+
+/// Why no hedge was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NoHedge {
+    /// Running twice is not safe, or the body can be sent only once.
+    NotRepeatable,
+    /// A circuit that is open or tries whether it may close gets no extra load.
+    CircuitNotClosed,
+    /// As many as are allowed run already.
+    ExtraSpent,
+    /// What is left of the attempt's time is too little for an answer.
+    DeadlineTooNear,
+    /// The dependency has got its share of retries and hedges.
+    BudgetSpent,
+}
+
+impl NoHedge {
+    /// The stable code in logs and metrics.
+    #[must_use]
+    pub const fn slug(self) -> &'static str {
+        match self {
+            Self::NotRepeatable => "not-repeatable",
+            Self::CircuitNotClosed => "circuit-not-closed",
+            Self::ExtraSpent => "extra-spent",
+            Self::DeadlineTooNear => "deadline-too-near",
+            Self::BudgetSpent => "budget-spent",
+        }
+    }
+}
+
+/// An attempt that has run for the delay: what [`Hedge::ask`] has to know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlowAttempt {
+    /// Hedges of it that were sent.
+    pub sent: u32,
+    /// What the caller vouches for.
+    pub repeatable: Repeatable,
+    /// Is the circuit closed (or is there none)?
+    pub circuit_closed: bool,
+    /// What remains of its time; `None` without a limit.
+    pub left: Option<Duration>,
+}
+
+/// Whether a hedge is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum HedgeDecision {
+    /// Send it now.
+    Send {
+        /// What it costs, to be given back if it is not sent after all; `None` without a budget.
+        paid: Option<Withdrawal>,
+    },
+    /// Not this one, nor a later one of the same attempt. What runs goes on.
+    No(NoHedge),
+}
+
+/// The hedging of one dependency, shared by its calls.
+#[derive(Debug)]
+pub struct Hedge {
+    config: HedgeConfig,
+    /// Number of the period for which `delay` was computed, counted from one; 0 before.
+    computed_in: AtomicU64,
+    /// In nanoseconds; [`UNKNOWN`] when too little is known.
+    delay: AtomicU64,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+
+impl Hedge {
+    /// Hedging that has seen nothing yet.
+    #[must_use]
+    pub fn new(config: HedgeConfig) -> Self {
+        Self { config, computed_in: AtomicU64::new(0), delay: AtomicU64::new(UNKNOWN) }
+    }
+
+    /// Its values.
+    #[must_use]
+    pub const fn config(&self) -> HedgeConfig {
+        self.config
+    }
+
+    /// How long an attempt that starts at `now` runs alone, and then each hedge of it.
+    ///
+    /// `None` when it is not to be hedged: nothing could be sent, or the latency isn't known well
+    /// enough ([`latency::samples_needed`]), or so many attempts are cut off that the quantile lies
+    /// among them. A quantile is looked up once in [`HEDGE_DELAY_EVERY`] (1 s), by one thread; the
+    /// others take the last one.
+    pub fn delay(&self, now: Moment, latency: &Latency) -> Option<Duration> {
+        if self.config.extra == 0 {
+            return None;
+        }
+        match self.config.after {
+            HedgeAfter::Fixed(delay) => Some(delay),
+            HedgeAfter::Quantile { quantile, least } => {
+                self.refresh(now, quantile, latency);
+                let nanos = self.delay.load(Ordering::Relaxed);
+                (nanos != UNKNOWN).then(|| Duration::from_nanos(nanos).max(least))
+            }
+        }
+    }
+
+    /// May one more be sent, now that the delay is over? Takes from the budget last.
+    pub fn ask(&self, slow: &SlowAttempt, budget: Option<&RetryBudget>) -> HedgeDecision {
+        if let Some(reason) = self.forbids(slow) {
+            return HedgeDecision::No(reason);
+        }
+        match budget.map(RetryBudget::withdraw) {
+            Some(None) => HedgeDecision::No(NoHedge::BudgetSpent),
+            paid => HedgeDecision::Send { paid: paid.flatten() },
+        }
+    }
+
+    fn forbids(&self, slow: &SlowAttempt) -> Option<NoHedge> {
+        match slow.repeatable {
+            Repeatable::Unsafe | Repeatable::OneShot => return Some(NoHedge::NotRepeatable),
+            Repeatable::Idempotent | Repeatable::Keyed => {}
+        }
+        if !slow.circuit_closed {
+            return Some(NoHedge::CircuitNotClosed);
+        }
+        if slow.sent >= self.config.extra {
+            return Some(NoHedge::ExtraSpent);
+        }
+        let too_late = slow.left.is_some_and(|left| left <= ATTEMPT_MIN_USABLE);
+        too_late.then_some(NoHedge::DeadlineTooNear)
+    }
+
+    /// Looks the quantile up again, if nobody has in this period.
+    fn refresh(&self, now: Moment, quantile: f64, latency: &Latency) {
+        let period = latency::period_of(now, HEDGE_DELAY_EVERY);
+        let known = self.computed_in.load(Ordering::Relaxed);
+        // A clock that stepped back waits until it is where it was.
+        if known >= period {
+            return;
+        }
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        if self.computed_in.compare_exchange(known, period, success, failure).is_ok() {
+            let nanos = latency.observed(now, quantile).sound().map_or(UNKNOWN, nanos_of);
+            self.delay.store(nanos, Ordering::Relaxed);
+        }
+    }
+}
+
+fn nanos_of(delay: Duration) -> u64 {
+    u64::try_from(delay.as_nanos()).unwrap_or(UNKNOWN)
+}
