@@ -41,6 +41,21 @@ pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 /// Longest wait in a bulkhead's queue for a call that has no deadline of its own.
 pub const BULKHEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// Least length of a window of an adaptive limit: what Envoy's adaptive concurrency takes too. Shorter
+/// ones hear noise.
+pub const ADAPTIVE_WINDOW_MIN: Duration = Duration::from_millis(100);
+
+/// Least calls in a window of an adaptive limit. The mean of fewer is an anecdote.
+pub const ADAPTIVE_SAMPLES_MIN: u32 = 10;
+
+/// Least calls of a window that measures the base latency of an adaptive limit (Envoy takes 50): it is
+/// believed for long, so it should be right.
+pub const ADAPTIVE_PROBE_SAMPLES_MIN: u32 = 100;
+
+/// Longest time for which an adaptive limit believes in a base latency that nothing confirms. BBR takes
+/// 10 s; a probe of ours halves the traffic for a window, so it comes less often.
+pub const ADAPTIVE_BASE_AGE_MAX: Duration = Duration::from_secs(30);
+
 /// Most calls that a count window remembers (two bytes a call: 128 KiB).
 pub const WINDOW_CALLS_MAX: u32 = 65_536;
 

@@ -3,6 +3,7 @@
 //! Each policy is a small machine of its own and can be used alone; [`pipeline`] holds the one order
 //! in which they stand, and [`plan`] is the plain data from which all of them are made.
 
+pub mod adaptive;
 pub mod arithmetic;
 pub mod breaker;
 pub mod bulkhead;
