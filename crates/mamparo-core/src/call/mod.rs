@@ -18,4 +18,6 @@ pub mod plan;
 pub mod rate_limit;
 pub mod retry;
 pub mod retry_budget;
+pub mod shed;
+pub mod throttle;
 pub mod window;
