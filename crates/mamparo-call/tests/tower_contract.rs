@@ -10,10 +10,17 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mamparo_call::policy::{RetryPolicy, TimeoutPolicy};
-use mamparo_call::tower::{Cloned, Once, Replay, RetryLayer, TimeoutLayer};
+use mamparo_call::policy::{
+    BreakerPolicy, BulkheadPolicy, RateLimitPolicy, RetryPolicy, TimeoutPolicy,
+};
+use mamparo_call::tower::{
+    BreakerLayer, BulkheadLayer, Cloned, Once, RateLimitLayer, Replay, RetryLayer, TimeoutLayer,
+};
 use mamparo_call::{Failure, Repeatable};
 use mamparo_core::backoff::Backoff;
+use mamparo_core::call::breaker::BreakerConfig;
+use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::{GiveUp, Retry};
 use probe::{Book, Probe, Request, Response};
 use support::{Broken, millis};
@@ -87,11 +94,17 @@ async fn each_layer_keeps_towers_contract() {
     keeps_the_contract(TimeoutLayer::new(limit())).await;
     keeps_the_contract(RetryLayer::new(retry(), Bytes)).await;
     keeps_the_contract(RetryLayer::new(retry(), Once)).await;
+    keeps_the_contract(BulkheadLayer::new(BulkheadPolicy::new(BulkheadConfig::new(1, 0)))).await;
+    keeps_the_contract(BreakerLayer::new(BreakerPolicy::new(BreakerConfig::default()))).await;
+    let plenty = RateLimitConfig::new(100, millis(1));
+    keeps_the_contract(RateLimitLayer::new(RateLimitPolicy::new(plenty))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn so_does_a_stack_of_them() {
     let stack = ServiceBuilder::new()
+        .layer(BulkheadLayer::new(BulkheadPolicy::new(BulkheadConfig::new(1, 0))))
+        .layer(BreakerLayer::new(BreakerPolicy::new(BreakerConfig::default())))
         .layer(RetryLayer::new(retry(), Bytes))
         .layer(TimeoutLayer::new(limit()));
     keeps_the_contract(stack).await;
@@ -116,7 +129,8 @@ async fn policies_c25_what_cannot_be_replayed_is_sent_once_and_untouched() {
     let mut service = RetryLayer::new(retry(), Bytes).layer(Probe::new(&book));
     let error = service.ready().await.expect("ready").call(Request(vec![0, 9])).await;
     let error = error.expect_err("one attempt, which fails");
-    assert_eq!((error.attempts, error.source), (1, Broken(Failure::TRANSIENT)));
+    assert_eq!((error.attempts, error.gave_up), (1, GiveUp::BodyNotReplayable));
+    assert_eq!(error.source, Broken(Failure::TRANSIENT));
     assert_eq!(*book.requests.lock().unwrap(), [Request(vec![0, 9])]);
     book.kept(1);
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use mamparo_core::outcome::Failure;
 use pin_project_lite::pin_project;
 
-use crate::policy::{GuardError, Judge, Refused};
+use crate::policy::{GuardError, Judge, PolicyEvent, Refused};
 
 /// How a guarded call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,17 @@ pub enum Ending {
     Cancelled,
 }
 
+impl Ending {
+    pub(crate) const fn event(self) -> PolicyEvent {
+        match self {
+            Self::Succeeded => PolicyEvent::Succeeded,
+            Self::Failed(failure) => PolicyEvent::Failed(failure),
+            Self::Panicked => PolicyEvent::Panicked,
+            Self::Cancelled => PolicyEvent::Cancelled,
+        }
+    }
+}
+
 /// A policy that lets a call through or refuses it, and is told how it ended.
 ///
 /// A reference to a guard and an `Arc` of one are guards too. So a combinator borrows its policy, and
@@ -31,6 +42,10 @@ pub enum Ending {
 pub trait Guard {
     /// What a call that was let through carries until its end.
     type Pass: fmt::Debug;
+
+    /// Who says how calls ended, where nobody else is named: [`ByError`](crate::policy::ByError), or
+    /// [`Unjudged`](crate::policy::Unjudged) for a guard to which all ends are alike.
+    type Judge: Default;
 
     /// May a call be made now?
     ///
@@ -51,6 +66,7 @@ pub trait Guard {
 
 impl<G: Guard + ?Sized> Guard for &G {
     type Pass = G::Pass;
+    type Judge = G::Judge;
 
     fn enter(&self) -> Result<Self::Pass, Refused> {
         (**self).enter()
@@ -67,6 +83,7 @@ impl<G: Guard + ?Sized> Guard for &G {
 
 impl<G: Guard + ?Sized> Guard for Arc<G> {
     type Pass = G::Pass;
+    type Judge = G::Judge;
 
     fn enter(&self) -> Result<Self::Pass, Refused> {
         (**self).enter()

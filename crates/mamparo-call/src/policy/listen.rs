@@ -28,6 +28,8 @@ pub enum PolicyEvent {
     Cancelled,
     /// The guard refused.
     Refused(Refused),
+    /// The call waits in line for a slot.
+    Queued,
     /// Another attempt will follow failed attempt `attempt` (counted from one).
     Retrying {
         /// The attempt that failed.
@@ -62,6 +64,7 @@ impl PolicyEvent {
             Self::Panicked => "panic",
             Self::Cancelled => "cancelled",
             Self::Refused(refused) => refused.reason.slug(),
+            Self::Queued => "queued",
             Self::Retrying { .. } => "retrying",
             Self::GaveUp { reason, .. } => reason.slug(),
             Self::Changed(_) => "breaker-changed",

@@ -5,6 +5,9 @@
 //!
 //! | policy | refuses or ends a call when | error |
 //! |---|---|---|
+//! | [`BreakerPolicy`] | the dependency has failed too often of late | [`GuardError`] |
+//! | [`RateLimitPolicy`] | too many have come in the period | [`GuardError`] |
+//! | [`BulkheadPolicy`] | too many are under way; first lets some wait in line | [`GuardError`] |
 //! | [`TimeoutPolicy`] | it takes too long, or the caller's deadline is too near | [`TimeoutError`] |
 //! | [`RetryPolicy`] | never; makes another attempt of what failed | [`RetryError`] |
 //!
@@ -13,19 +16,26 @@
 //! and a panic inside give back whatever was taken; a panic counts as a failure, a drop is no verdict.
 //! All of it is decided by the machines of `mamparo-core`.
 
+mod breaker;
+mod bulkhead;
 mod error;
 mod guard;
 mod judge;
 mod listen;
 mod observe;
+mod rate_limit;
 mod retry;
 mod timeout;
 
+pub use breaker::{BreakerPass, BreakerPolicy};
+pub use bulkhead::{BulkheadPolicy, Slotted};
+pub(crate) use bulkhead::{Place, SlotUnwinding};
 pub use error::{GuardError, Refused, RetryError, TimeoutError};
 pub use guard::{Ending, Guard, Guarded};
 pub use judge::{ByError, Judge, Unjudged};
 pub use listen::{Listener, PolicyEvent};
 pub use observe::MetricsListener;
+pub use rate_limit::RateLimitPolicy;
 pub(crate) use retry::{Attempts, Next};
 pub use retry::{RetryPolicy, Retrying};
 pub use timeout::{Timed, TimeoutPolicy};

@@ -89,7 +89,7 @@ impl Listener for MetricsListener {
                     self.openings.increment(1);
                 }
             }
-            PolicyEvent::Cancelled | PolicyEvent::GaveUp { .. } => {}
+            PolicyEvent::Queued | PolicyEvent::Cancelled | PolicyEvent::GaveUp { .. } => {}
         }
     }
 }

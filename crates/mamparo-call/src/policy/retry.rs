@@ -3,10 +3,12 @@
 use std::borrow::Borrow;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use mamparo_core::call::retry::{Decision, FailedAttempt, GiveUp, Retry};
+use mamparo_core::call::retry_budget::{RetryBudget, Withdrawal};
 use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
@@ -46,6 +48,7 @@ use crate::policy::{ByError, Judge, Listener, PolicyEvent, RetryError};
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
     retry: Retry,
+    budget: Option<Arc<RetryBudget>>,
     ears: Ears,
 }
 
@@ -53,7 +56,13 @@ impl RetryPolicy {
     /// As often and as far apart as `retry` says.
     #[must_use]
     pub fn new(retry: Retry) -> Self {
-        Self { retry, ears: Ears::default() }
+        Self { retry, budget: None, ears: Ears::default() }
+    }
+
+    /// The same within a budget, which all retries and hedges of a dependency share.
+    #[must_use]
+    pub fn with_budget(self, budget: Arc<RetryBudget>) -> Self {
+        Self { budget: Some(budget), ..self }
     }
 
     /// The same with a listener: each attempt's `Succeeded` or `Failed`, `Retrying` and
@@ -90,19 +99,23 @@ impl RetryPolicy {
     where
         Op: FnMut(u32) -> Fut,
     {
-        let attempts = Attempts::new(repeatable);
-        Retrying { step: Step::Between, policy: self, judge, operation, attempts }
+        let attempts = Attempts::new(self, repeatable);
+        Retrying { step: Step::New, judge, operation, attempts }
     }
 }
 
-/// The attempts of one call: what was made, and what their failures add up to.
+/// The attempts of one call: what was made, what their failures add up to, and the token of the one
+/// that waits.
 #[derive(Debug)]
-pub(crate) struct Attempts {
+pub(crate) struct Attempts<P: Borrow<RetryPolicy>> {
+    policy: P,
     repeatable: Repeatable,
     made: u32,
-    /// The wait before the last one made.
+    /// The last wait.
     waited: Duration,
     earlier: Option<Failure>,
+    /// For an attempt that is not sent yet.
+    paid: Option<Withdrawal>,
 }
 
 /// What follows an attempt.
@@ -112,72 +125,45 @@ pub(crate) enum Next<T, E> {
     Wait(Moment),
 }
 
-impl Attempts {
-    pub(crate) const fn new(repeatable: Repeatable) -> Self {
-        Self { repeatable, made: 0, waited: Duration::ZERO, earlier: None }
+impl<P: Borrow<RetryPolicy>> Attempts<P> {
+    pub(crate) const fn new(policy: P, repeatable: Repeatable) -> Self {
+        Self { policy, repeatable, made: 0, waited: Duration::ZERO, earlier: None, paid: None }
     }
 
-    /// Counts another attempt and tells its number.
-    pub(crate) const fn begin(&mut self) -> u32 {
+    /// Counts another attempt, which is sent now, and tells its number.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> u32 {
+        // Sent is spent.
+        self.paid = None;
+        if self.made == 0
+            && let Some(budget) = &self.policy.borrow().budget
+        {
+            budget.deposit();
+        }
         self.made = self.made.saturating_add(1);
         self.made
     }
 
-    /// Takes the end of an attempt, which can be made `again` or not. An error that the judge takes for
-    /// a success is not repeated.
+    /// Takes the end of an attempt. An error that the judge takes for a success is not repeated.
     #[inline]
     pub(crate) fn ended<T, E>(
         &mut self,
-        policy: &RetryPolicy,
         judge: &impl Judge<T, E>,
         result: Result<T, E>,
-        again: bool,
     ) -> Next<T, E> {
         let failure = judge.judge(&result);
         match (result, failure) {
             (Ok(value), None) => {
-                policy.ears.tell(|| PolicyEvent::Succeeded);
+                self.policy.borrow().ears.tell(|| PolicyEvent::Succeeded);
                 Next::Done(Ok(value))
             }
-            (result, failure) => {
-                self.failed(policy, failure.unwrap_or(Failure::PERMANENT), result, again)
-            }
+            (result, failure) => self.failed(failure.unwrap_or(Failure::PERMANENT), result),
         }
     }
 
-    #[cold]
-    fn failed<T, E>(
-        &mut self,
-        policy: &RetryPolicy,
-        failure: Failure,
-        result: Result<T, E>,
-        again: bool,
-    ) -> Next<T, E> {
-        let (now, attempts) = (clock::now(), self.made);
-        policy.ears.tell(|| PolicyEvent::Failed(failure));
-        let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
-        self.earlier = Some(whole);
-        let left = Request::current_deadline().map(|deadline| now.until(deadline));
-        let mut rng = LazyRng::default();
-        let repeatable = if again { self.repeatable } else { Repeatable::OneShot };
-        let attempt =
-            FailedAttempt { number: attempts, waited: self.waited, failure, repeatable, left };
-        match policy.retry.ask(&attempt, None, &mut rng) {
-            Decision::Again { after, paid: _ } => {
-                self.waited = after;
-                policy.ears.tell(|| PolicyEvent::Retrying { attempt: attempts, after });
-                Next::Wait(now.plus(after))
-            }
-            Decision::GiveUp(reason) => {
-                policy.ears.tell(|| PolicyEvent::GaveUp { attempts, reason });
-                Next::Done(result.map_err(|source| RetryError {
-                    source,
-                    attempts,
-                    gave_up: reason,
-                    failure: whole,
-                }))
-            }
-        }
+    /// No request can be made again: the next failure is the last.
+    pub(crate) const fn cannot_replay(&mut self) {
+        self.repeatable = Repeatable::OneShot;
     }
 
     /// The end at a service that can't be used any more: `error` came instead of readiness.
@@ -186,13 +172,53 @@ impl Attempts {
         let failure = self.earlier.unwrap_or(Failure::NOT_SENT);
         RetryError { source, attempts: self.made, gave_up: GiveUp::Permanent, failure }
     }
+
+    #[cold]
+    fn failed<T, E>(&mut self, failure: Failure, result: Result<T, E>) -> Next<T, E> {
+        let (now, policy) = (clock::now(), self.policy.borrow());
+        policy.ears.tell(|| PolicyEvent::Failed(failure));
+        let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
+        self.earlier = Some(whole);
+        let failed = FailedAttempt {
+            number: self.made,
+            waited: self.waited,
+            failure,
+            repeatable: self.repeatable,
+            left: Request::current_deadline().map(|deadline| now.until(deadline)),
+        };
+        match policy.retry.ask(&failed, policy.budget.as_deref(), &mut LazyRng::default()) {
+            Decision::Again { after, paid } => {
+                policy.ears.tell(|| PolicyEvent::Retrying { attempt: failed.number, after });
+                self.paid = paid;
+                self.waited = after;
+                Next::Wait(now.plus(after))
+            }
+            Decision::GiveUp(gave_up) => {
+                let attempts = failed.number;
+                policy.ears.tell(|| PolicyEvent::GaveUp { attempts, reason: gave_up });
+                let stopped = |source| RetryError { source, attempts, gave_up, failure: whole };
+                Next::Done(result.map_err(stopped))
+            }
+        }
+    }
+}
+
+impl<P: Borrow<RetryPolicy>> Drop for Attempts<P> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(paid) = self.paid.take()
+            && let Some(budget) = &self.policy.borrow().budget
+        {
+            budget.give_back(paid);
+        }
+    }
 }
 
 pin_project! {
     #[project = StepProjection]
     #[derive(Debug)]
     enum Step<Fut> {
-        Between,
+        New,
         Attempt { #[pin] future: Fut },
         Wait { #[pin] timer: Option<Sleep>, until: Moment },
         Over,
@@ -203,13 +229,15 @@ pin_project! {
     /// The future of [`RetryPolicy::call`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless you `.await` or poll them"]
-    pub struct Retrying<P, J, Op, Fut> {
+    pub struct Retrying<P, J, Op, Fut>
+    where
+        P: Borrow<RetryPolicy>,
+    {
         #[pin]
         step: Step<Fut>,
-        policy: P,
         judge: J,
         operation: Op,
-        attempts: Attempts,
+        attempts: Attempts<P>,
     }
 }
 
@@ -227,26 +255,25 @@ where
         let mut this = self.project();
         loop {
             match this.step.as_mut().project() {
-                StepProjection::Between => {
-                    let future = (this.operation)(this.attempts.begin());
-                    this.step.set(Step::Attempt { future });
-                }
+                StepProjection::New => {}
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    match this.attempts.ended((*this.policy).borrow(), this.judge, result, true) {
+                    match this.attempts.ended(this.judge, result) {
                         Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
                         Next::Done(result) => {
                             this.step.set(Step::Over);
                             return Poll::Ready(result);
                         }
                     }
+                    continue;
                 }
                 StepProjection::Wait { timer, until } => {
                     ready!(wait(timer, *until, cx));
-                    this.step.set(Step::Between);
                 }
                 StepProjection::Over => return Poll::Pending,
             }
+            let future = (this.operation)(this.attempts.begin());
+            this.step.set(Step::Attempt { future });
         }
     }
 }

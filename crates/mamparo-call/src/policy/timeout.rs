@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use mamparo_core::call::deadline::attempt_limit;
@@ -62,40 +62,48 @@ impl TimeoutPolicy {
         Timed::new(self, future)
     }
 
-    /// When a future that begins now has to be over; `None` when only the limit says so, which is
-    /// counted from the first wait.
-    pub(crate) fn admit(&self) -> Result<Option<Bound>, Refused> {
-        let Some(deadline) = Request::current_deadline() else { return Ok(None) };
+    /// May a future begin now? Says when it has to be over, if the caller's deadline has a say in that.
+    #[inline]
+    pub(crate) fn admit(&self) -> Span {
+        match Request::current_deadline() {
+            None => Span::Open,
+            Some(deadline) => self.admit_until(deadline),
+        }
+    }
+
+    #[cold]
+    fn admit_until(&self, deadline: Moment) -> Span {
         let now = clock::now();
-        let limit = attempt_limit(now, Some(self.limit), Some(deadline));
-        match limit.and_then(|limit| limit.until) {
-            Some(until) => Ok(Some(Bound { after: now.until(until), until })),
+        match attempt_limit(now, Some(self.limit), Some(deadline)).and_then(|limit| limit.until) {
+            Some(until) => Span::Until { after: now.until(until), until },
             None => {
-                let refused = Refused::new(Refusal::DeadlineExceeded, None);
-                self.ears.tell(|| PolicyEvent::Refused(refused));
-                Err(refused)
+                self.ears.tell(|| PolicyEvent::Refused(TOO_LATE));
+                Span::TooLate
             }
         }
     }
 
-    fn bound_from_now(&self) -> Bound {
-        Bound { after: self.limit, until: clock::now().plus(self.limit) }
+    #[cold]
+    fn from_now(&self) -> Span {
+        Span::Until { after: self.limit, until: clock::now().plus(self.limit) }
     }
 }
 
-/// The end of a future's time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
-    after: Duration,
-    until: Moment,
-}
+const TOO_LATE: Refused = Refused::new(Refusal::DeadlineExceeded, None);
 
-#[derive(Debug)]
-enum State {
-    New,
-    Refused(Refused),
-    Begun(Option<Bound>),
-    Over,
+/// How long a future may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Span {
+    /// It has not begun.
+    Unknown,
+    /// The limit alone counts, from the first wait.
+    Open,
+    Until {
+        after: Duration,
+        until: Moment,
+    },
+    /// It must not begin.
+    TooLate,
 }
 
 pin_project! {
@@ -108,24 +116,22 @@ pin_project! {
         #[pin]
         timer: Option<Sleep>,
         policy: P,
-        state: State,
+        span: Span,
     }
 }
 
 impl<P, F> Timed<P, F> {
     pub(crate) const fn new(policy: P, future: F) -> Self {
-        Self { future: Some(future), timer: None, policy, state: State::New }
+        Self { future: Some(future), timer: None, policy, span: Span::Unknown }
     }
 }
 
 impl<P: Borrow<TimeoutPolicy>, F> Timed<P, F> {
     /// Looks at the caller's deadline at once, and begins with `start` only when enough is left.
     pub(crate) fn begin(policy: P, start: impl FnOnce() -> F) -> Self {
-        let (future, state) = match policy.borrow().admit() {
-            Ok(bound) => (Some(start()), State::Begun(bound)),
-            Err(refused) => (None, State::Refused(refused)),
-        };
-        Self { future, timer: None, policy, state }
+        let span = policy.borrow().admit();
+        let future = if matches!(span, Span::TooLate) { None } else { Some(start()) };
+        Self { future, timer: None, policy, span }
     }
 }
 
@@ -140,28 +146,24 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let policy = (*this.policy).borrow();
-        if let State::New = this.state {
-            *this.state = policy.admit().map_or_else(State::Refused, State::Begun);
+        if let Span::Unknown = this.span {
+            *this.span = policy.admit();
         }
-        let bound = match this.state {
-            State::Begun(bound) => bound,
-            State::New | State::Over => return Poll::Pending,
-            State::Refused(refused) => {
-                let refused = *refused;
-                *this.state = State::Over;
-                this.future.set(None);
-                return Poll::Ready(Err(TimeoutError::Refused(refused)));
-            }
-        };
-        // Nothing is left to poll once it was cut off.
+        if let Span::TooLate = this.span {
+            *this.span = Span::Open;
+            this.future.set(None);
+            return Poll::Ready(Err(TimeoutError::Refused(TOO_LATE)));
+        }
+        // Nothing is left to poll once it was refused or cut off.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
         if let Poll::Ready(result) = future.poll(cx) {
             return Poll::Ready(result.map_err(TimeoutError::Inner));
         }
-        let Bound { after, until } = *bound.get_or_insert_with(|| policy.bound_from_now());
-        if wait(this.timer, until, cx).is_pending() {
-            return Poll::Pending;
+        if let Span::Open = this.span {
+            *this.span = policy.from_now();
         }
+        let Span::Until { after, until } = *this.span else { return Poll::Pending };
+        ready!(wait(this.timer, until, cx));
         this.future.set(None);
         policy.ears.tell(|| PolicyEvent::TimedOut(after));
         Poll::Ready(Err(TimeoutError::TimedOut { after, limit: policy.limit }))

@@ -5,7 +5,9 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::policy::{ByError, Guard, GuardError, Guarded, Judge, Refused, Unjudged};
+use crate::policy::{
+    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused, Unjudged,
+};
 
 /// Puts a [`Guard`] in front of a service.
 #[derive(Debug, Clone, Copy)]
@@ -14,25 +16,23 @@ pub struct GuardLayer<G, J = ByError> {
     judge: J,
 }
 
-impl<G> GuardLayer<G, ByError> {
-    /// With this guard, which judges every `Ok` as a success and asks every error.
+/// Puts a [`BreakerPolicy`] in front of a service.
+pub type BreakerLayer<G = BreakerPolicy, J = ByError> = GuardLayer<G, J>;
+
+/// Puts a [`RateLimitPolicy`] in front of a service.
+pub type RateLimitLayer<G = RateLimitPolicy> = GuardLayer<G, Unjudged>;
+
+impl<G: Guard> GuardLayer<G, G::Judge> {
+    /// With this guard and its own [judge](Guard::Judge).
     #[must_use]
-    pub const fn new(guard: G) -> Self {
-        Self { guard, judge: ByError }
+    pub fn new(guard: G) -> Self {
+        Self { guard, judge: G::Judge::default() }
     }
 
     /// With a [`Judge`] that looks into responses, or into errors that can't be asked.
     #[must_use]
     pub fn judged_by<J>(self, judge: J) -> GuardLayer<G, J> {
         GuardLayer { guard: self.guard, judge }
-    }
-}
-
-impl<G> GuardLayer<G, Unjudged> {
-    /// With this guard, which does not care how calls end.
-    #[must_use]
-    pub const fn new(guard: G) -> Self {
-        Self { guard, judge: Unjudged }
     }
 }
 

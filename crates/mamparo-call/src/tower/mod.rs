@@ -2,6 +2,9 @@
 //!
 //! | layer | policy | error |
 //! |---|---|---|
+//! | [`BreakerLayer`] | [`BreakerPolicy`](crate::policy::BreakerPolicy) | [`GuardError`](crate::policy::GuardError) |
+//! | [`RateLimitLayer`] | [`RateLimitPolicy`](crate::policy::RateLimitPolicy) | [`GuardError`](crate::policy::GuardError) |
+//! | [`BulkheadLayer`] | [`BulkheadPolicy`](crate::policy::BulkheadPolicy) | [`GuardError`](crate::policy::GuardError) |
 //! | [`TimeoutLayer`] | [`TimeoutPolicy`](crate::policy::TimeoutPolicy) | [`TimeoutError`](crate::policy::TimeoutError) |
 //! | [`RetryLayer`] | [`RetryPolicy`](crate::policy::RetryPolicy) | [`RetryError`](crate::policy::RetryError) |
 //!
@@ -27,12 +30,14 @@
 //! # Ok(()) }
 //! ```
 
+mod bulkhead;
 mod guard;
 mod replay;
 mod retry;
 mod timeout;
 
-pub use guard::{GuardLayer, GuardService};
+pub use bulkhead::{BulkheadLayer, BulkheadService, SlottedCall};
+pub use guard::{BreakerLayer, GuardLayer, GuardService, RateLimitLayer};
 pub use replay::{Cloned, Once, Replay};
 pub use retry::{Repeating, RetryLayer, RetryService};
 pub use timeout::{TimeoutLayer, TimeoutService};

@@ -73,21 +73,24 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let unready = |error| Attempts::new(Repeatable::Unsafe).unready(error);
-        self.inner.poll_ready(cx).map_err(unready)
+        let first = Attempts::new(self.policy.borrow(), Repeatable::OneShot);
+        self.inner.poll_ready(cx).map_err(|error| first.unready(error))
     }
 
     #[inline]
     fn call(&mut self, request: R) -> Self::Future {
-        let mut attempts = Attempts::new(self.replay.repeatable(&request));
+        let repeatable = self.replay.repeatable(&request);
+        let mut attempts = Attempts::new(self.policy.clone(), repeatable);
         let spare = self.replay.replay(&request);
+        if spare.is_none() {
+            attempts.cannot_replay();
+        }
         attempts.begin();
         Repeating {
             service: self.inner.clone(),
             step: Step::Attempt { future: self.inner.call(request) },
             spare,
             replay: self.replay.clone(),
-            policy: self.policy.clone(),
             judge: self.judge.clone(),
             attempts,
         }
@@ -111,6 +114,7 @@ pin_project! {
     pub struct Repeating<S, R, C, P, J>
     where
         S: Service<R>,
+        P: Borrow<RetryPolicy>,
     {
         #[pin]
         step: Step<S::Future>,
@@ -118,15 +122,14 @@ pin_project! {
         // What the next attempt sends; `None` when it can't be had.
         spare: Option<R>,
         replay: C,
-        policy: P,
         judge: J,
-        attempts: Attempts,
+        attempts: Attempts<P>,
     }
 }
 
-impl<S: Service<R>, R, C, P, J> std::fmt::Debug for Repeating<S, R, C, P, J> {
+impl<S: Service<R>, R, C, P: Borrow<RetryPolicy>, J> std::fmt::Debug for Repeating<S, R, C, P, J> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Repeating").field("attempts", &self.attempts).finish_non_exhaustive()
+        f.debug_struct("Repeating").finish_non_exhaustive()
     }
 }
 
@@ -142,13 +145,11 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let policy = (*this.policy).borrow();
         loop {
             match this.step.as_mut().project() {
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    let again = this.spare.is_some();
-                    match this.attempts.ended(policy, this.judge, result, again) {
+                    match this.attempts.ended(this.judge, result) {
                         Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
                         Next::Done(result) => {
                             this.step.set(Step::Over);
@@ -167,6 +168,9 @@ where
                     }
                     let Some(request) = this.spare.take() else { return Poll::Pending };
                     *this.spare = this.replay.replay(&request);
+                    if this.spare.is_none() {
+                        this.attempts.cannot_replay();
+                    }
                     this.attempts.begin();
                     this.step.set(Step::Attempt { future: this.service.call(request) });
                 }

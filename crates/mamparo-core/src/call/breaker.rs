@@ -197,6 +197,18 @@ impl Breaker {
         }
     }
 
+    /// [`Breaker::ask`] without a reading of the clock; `None` where the answer depends on the time.
+    #[inline]
+    pub fn ask_closed(&self) -> Option<Admission> {
+        let word = self.word();
+        match word.mode() {
+            Mode::Closed | Mode::ForcedClosed | Mode::Disabled => {
+                Some(Admission { generation: word.generation(), probe: false })
+            }
+            Mode::Open | Mode::Full | Mode::ForcedOpen | Mode::Trying => None,
+        }
+    }
+
     /// Would [`Breaker::ask`] refuse now, and until when? Takes no place and changes nothing.
     #[must_use]
     pub fn refuses(&self, now: Moment) -> Option<Duration> {

@@ -128,13 +128,34 @@ impl Bulkhead {
         self.queue_up(now, until, word)
     }
 
+    /// Takes a slot that is free, without a reading of the clock: how long it is held is not measured.
+    /// `None` when there is none; then [`Bulkhead::ask`].
+    #[inline]
+    #[must_use]
+    pub fn take_free(&self) -> Option<Slot> {
+        let mut word = self.word();
+        while word.has_free_slot() {
+            match self.exchange(word, word.taking()) {
+                Ok(()) => return Some(Slot { since: Moment::FAR_FUTURE }),
+                Err(seen) => word = seen,
+            }
+        }
+        None
+    }
+
     /// Gives a slot back. Answers with the waiter that owns it now, if there is one: wake it.
     ///
     /// `now` may be the moment at which the slot was taken, to save a reading of the clock, unless
     /// [`Bulkhead::release_needs_now`].
     #[inline]
-    #[expect(clippy::needless_pass_by_value, reason = "the slot ends here")]
     pub fn release(&self, now: Moment, slot: Slot) -> Option<Ticket> {
+        self.release_with(slot, || now)
+    }
+
+    /// [`Bulkhead::release`] with a clock that is read only when somebody waits.
+    #[inline]
+    #[expect(clippy::needless_pass_by_value, reason = "the slot ends here")]
+    pub fn release_with(&self, slot: Slot, now: impl FnOnce() -> Moment) -> Option<Ticket> {
         let mut word = self.word();
         while word.waiting() == 0 {
             match self.exchange(word, word.giving_back()) {
@@ -142,7 +163,7 @@ impl Bulkhead {
                 Err(seen) => word = seen,
             }
         }
-        self.hand_over(now, slot.since)
+        self.hand_over(now(), slot.since)
     }
 
     /// Does somebody wait, so that the next release is a measurement?

@@ -1,0 +1,196 @@
+//! A circuit breaker around any future.
+
+use std::sync::Arc;
+
+use mamparo_core::call::breaker::{
+    Admission, Breaker, BreakerConfig, Change, Explanation, Phase, Verdict,
+};
+use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::outcome::Health;
+use mamparo_core::rng::Rng;
+use mamparo_core::time::Moment;
+
+use crate::clock;
+use crate::policy::listen::Ears;
+use crate::policy::{ByError, Ending, Guard, Guarded, Listener, PolicyEvent, Refused};
+
+/// The breaker that all clones share.
+///
+/// A failure's [`Health`] counts, not the failure: a 404 is a sign of life. A panic of the future counts
+/// as bad health; a future that is dropped is no verdict and gives its probe place back. While the
+/// circuit is closed a success reads no clock, unless the rule is a rate.
+///
+/// ```
+/// # #[derive(Debug)] struct Down;
+/// # impl mamparo_call::Classify for Down {
+/// #     fn classify(&self) -> mamparo_call::Failure { mamparo_call::Failure::TRANSIENT }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// use mamparo_call::policy::{BreakerPolicy, GuardError};
+/// use mamparo_core::call::breaker::BreakerConfig;
+///
+/// let breaker = BreakerPolicy::new(BreakerConfig::default()); // 5 failures in 10 s: open for 30 s
+/// for _ in 0..5 {
+///     let answer = breaker.call(async { Err::<(), _>(Down) }).await;
+///     assert!(matches!(answer, Err(GuardError::Inner(Down))));
+/// }
+/// let refused = breaker.call(async { Ok::<_, Down>(()) }).await.expect_err("open");
+/// assert!(refused.refused().is_some_and(|refused| refused.retry_after.is_some()));
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct BreakerPolicy {
+    shared: Arc<Shared>,
+    ears: Ears,
+}
+
+#[derive(Debug)]
+struct Shared {
+    breaker: Breaker,
+    /// Do slow calls count, so that each call has to be timed?
+    timed: bool,
+    /// Does a success have to be told with the time of its end?
+    success_needs_now: bool,
+}
+
+impl BreakerPolicy {
+    /// A closed circuit.
+    #[must_use]
+    pub fn new(config: BreakerConfig) -> Self {
+        let breaker = Breaker::with_seed(config, clock::entropy().next_u64());
+        let timed = config.slow_rate().is_some();
+        let success_needs_now = breaker.success_needs_now();
+        let shared = Arc::new(Shared { breaker, timed, success_needs_now });
+        Self { shared, ears: Ears::default() }
+    }
+
+    /// The same breaker with a listener of this handle and its clones: how calls end, `Refused`, and the
+    /// `Changed` that they bring about.
+    #[must_use]
+    pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
+        Self { ears: Ears::new(listener), ..self }
+    }
+
+    /// Runs `future` unless the circuit is open, and takes its end.
+    ///
+    /// # Errors
+    /// [`GuardError`](crate::policy::GuardError): refused, or the future's own error.
+    pub const fn call<F>(&self, future: F) -> Guarded<&Self, ByError, F> {
+        Guarded::new(self, ByError, future)
+    }
+
+    /// The same with a [`Judge`](crate::policy::Judge) of values and errors.
+    pub const fn call_judged<J, F>(&self, judge: J, future: F) -> Guarded<&Self, J, F> {
+        Guarded::new(self, judge, future)
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.shared.breaker.phase(clock::now())
+    }
+
+    /// Why the circuit is as it is, and what is missing for it to change.
+    #[must_use]
+    pub fn explain(&self) -> Explanation {
+        self.shared.breaker.explain(clock::now())
+    }
+
+    /// Refuses every call until another order.
+    pub fn force_open(&self) {
+        self.changed(self.shared.breaker.force_open(clock::now()));
+    }
+
+    /// Lets every call pass and goes on counting, until another order.
+    pub fn force_closed(&self) {
+        self.changed(self.shared.breaker.force_closed(clock::now()));
+    }
+
+    /// Lets every call pass and counts nothing, until another order.
+    pub fn disable(&self) {
+        self.changed(self.shared.breaker.disable(clock::now()));
+    }
+
+    /// Takes an order back.
+    pub fn automatic(&self) {
+        self.changed(self.shared.breaker.automatic(clock::now()));
+    }
+
+    fn ask(&self) -> Result<BreakerPass, Refused> {
+        let now = clock::now();
+        let answer = self.shared.breaker.ask(now);
+        self.changed(answer.change);
+        match answer.admission {
+            Ok(admission) => {
+                Ok(BreakerPass { admission, started: self.shared.timed.then_some(now) })
+            }
+            Err(after) => {
+                let refused = Refused::new(Refusal::CircuitOpen, Some(after));
+                self.ears.tell(|| PolicyEvent::Refused(refused));
+                Err(refused)
+            }
+        }
+    }
+
+    /// The end of a call that is no plain success of a closed circuit.
+    fn tell(&self, pass: BreakerPass, ending: Ending) {
+        let now = clock::now();
+        let (health, retry_after) = match ending {
+            Ending::Succeeded => (Health::Good, None),
+            Ending::Failed(failure) => (failure.health, failure.retry_after),
+            Ending::Panicked => (Health::Bad, None),
+            Ending::Cancelled => (Health::Silent, None),
+        };
+        let took = pass.started.map(|started| now.since(started));
+        let verdict = Verdict { health, took, retry_after };
+        let told = self.shared.breaker.tell(now, pass.admission, verdict);
+        self.ears.tell(|| ending.event());
+        self.changed(told.change);
+    }
+
+    #[inline]
+    fn changed(&self, change: Option<Change>) {
+        if let Some(change) = change {
+            self.ears.tell(|| PolicyEvent::Changed(change));
+        }
+    }
+}
+
+/// What a call carries that a [`BreakerPolicy`] let through.
+#[derive(Debug)]
+pub struct BreakerPass {
+    admission: Admission,
+    /// When it began, where slow calls count.
+    started: Option<Moment>,
+}
+
+impl Guard for BreakerPolicy {
+    type Pass = BreakerPass;
+    type Judge = ByError;
+
+    #[inline]
+    fn enter(&self) -> Result<BreakerPass, Refused> {
+        let closed = if self.shared.timed { None } else { self.shared.breaker.ask_closed() };
+        match closed {
+            Some(admission) => Ok(BreakerPass { admission, started: None }),
+            None => self.ask(),
+        }
+    }
+
+    #[inline]
+    fn leave(&self, pass: BreakerPass, ending: Ending) {
+        let plain = ending == Ending::Succeeded && !pass.admission.is_probe();
+        if plain && !self.shared.success_needs_now && pass.started.is_none() {
+            let told = self.shared.breaker.tell(Moment::ORIGIN, pass.admission, Health::Good);
+            self.ears.tell(|| PolicyEvent::Succeeded);
+            self.changed(told.change);
+        } else {
+            self.tell(pass, ending);
+        }
+    }
+
+    fn shut(&self) -> Option<Refused> {
+        let after = self.shared.breaker.refuses(clock::now())?;
+        Some(Refused::new(Refusal::CircuitOpen, Some(after)))
+    }
+}
