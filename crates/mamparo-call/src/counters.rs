@@ -24,6 +24,10 @@ pub(crate) enum Count {
     NeverAttempted,
     /// Attempts after the first.
     Retries,
+    /// Attempts sent beside one that took long.
+    Hedges,
+    /// Calls whose retry the budget did not allow; they are among those that gave up.
+    BudgetSpent,
     /// Times that the circuit opened.
     Openings,
     /// Calls refused.
@@ -31,7 +35,7 @@ pub(crate) enum Count {
 }
 
 impl Count {
-    const PLAIN: usize = 7;
+    const PLAIN: usize = 9;
     const ALL: usize = Self::PLAIN + Refusal::ALL.len();
 
     const fn place(self) -> usize {
@@ -42,7 +46,9 @@ impl Count {
             Self::Abandoned => 3,
             Self::NeverAttempted => 4,
             Self::Retries => 5,
-            Self::Openings => 6,
+            Self::Hedges => 6,
+            Self::BudgetSpent => 7,
+            Self::Openings => 8,
             Self::Refused(reason) => Self::PLAIN + reason.index(),
         }
     }

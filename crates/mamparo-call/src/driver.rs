@@ -1,6 +1,6 @@
 //! The loop that carries out the pipeline's steps.
 //!
-//! On the way to a success it reads the clock once, and allocates nothing.
+//! On the way to a success it reads the clock once, takes no lock, and allocates nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_core::call::bulkhead::Ticket;
+use mamparo_core::call::deadline::AttemptLimit;
 use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Phase, Pipeline, Step, Told};
 use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::time::Moment;
@@ -15,15 +16,23 @@ use mamparo_core::time::Moment;
 use crate::clock::LazyRng;
 use crate::deadline::{Deadline, Elapsed};
 use crate::gate::Gate;
+use crate::race::{Raced, race};
 use crate::{Attempt, CallError, Classify, Context, clock, context, observe};
 
 /// How the last attempt ended, kept for the error.
-enum Last<E> {
+pub(crate) enum Last<E> {
     Failed(E),
     TimedOut(Duration),
 }
 
-/// Makes one call.
+impl<E> Last<E> {
+    pub(crate) fn timed_out(attempt: Attempt) -> Self {
+        let granted = attempt.deadline.map(|until| attempt.started.until(until));
+        Self::TimedOut(granted.unwrap_or_default())
+    }
+}
+
+/// Makes one call: straight to the first attempt's value where everybody says yes.
 pub(crate) async fn call<T, E, F, Fut>(
     gate: &Gate,
     repeatable: Repeatable,
@@ -34,54 +43,93 @@ where
     F: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    let mut now = clock::now();
+    let now = clock::now();
     let mut run = Run::new(gate, repeatable);
-    let mut told = run.tell(now, Event::Start)?;
-    let mut last = None;
+    let (told, last) = match gate.start(&mut run.pipeline, now) {
+        Ok(AttemptLimit { until }) => {
+            let attempt = Attempt::new(1, now, until);
+            let (event, last) = match run.attempt(attempt, &mut operation).await {
+                Ok(Ok(value)) => {
+                    run.succeeded(attempt)?;
+                    return Ok(value);
+                }
+                Ok(Err(error)) => run.judge(attempt, error),
+                Err(Elapsed) => (Event::TimedOut { number: 1 }, Last::timed_out(attempt)),
+            };
+            (run.tell(clock::now(), event)?, Some(last))
+        }
+        Err(aside) => (aside.map_err(|misfit| run.misfit(misfit))?, None),
+    };
+    match told.step {
+        Step::Reject { .. } | Step::GiveUp { .. } => Err(run.ended(last, told.step)),
+        Step::Attempt { .. }
+        | Step::KeepOn
+        | Step::Wait { .. }
+        | Step::Queue { .. }
+        | Step::Done
+        | Step::Released => go_on(run, told, last, operation).await,
+    }
+}
+
+/// Carries out steps until the call ends.
+async fn go_on<T, E, F, Fut>(
+    mut run: Run<'_>,
+    mut told: Told,
+    mut last: Option<Last<E>>,
+    mut operation: F,
+) -> Result<T, CallError<E>>
+where
+    E: Classify,
+    F: FnMut(Attempt) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
     loop {
         let event = match told.step {
-            Step::Attempt { number, until } => {
-                let attempt = Attempt::new(number, now, until);
-                match run.attempt(attempt, &mut operation).await {
+            Step::Attempt { number, until, hedge_at: None } => {
+                let attempt = Attempt::new(number, clock::now(), until);
+                let (event, how) = match run.attempt(attempt, &mut operation).await {
                     Ok(Ok(value)) => {
                         run.succeeded(attempt)?;
                         return Ok(value);
                     }
-                    Ok(Err(error)) => {
-                        let failure = run.classify(number, &error);
-                        last = Some(Last::Failed(error));
-                        Event::Failed { number, failure }
-                    }
-                    Err(Elapsed) => {
-                        let granted = until.map(|until| now.until(until));
-                        last = Some(Last::TimedOut(granted.unwrap_or_default()));
-                        Event::TimedOut { number }
-                    }
+                    Ok(Err(error)) => run.judge(attempt, error),
+                    Err(Elapsed) => (Event::TimedOut { number }, Last::timed_out(attempt)),
+                };
+                last = Some(how);
+                event
+            }
+            Step::Attempt { number, until, hedge_at: Some(at) } => {
+                let attempt = Attempt::new(number, clock::now(), until);
+                match race(&mut run, attempt, at, &mut operation).await? {
+                    Raced::Won(value) => return Ok(value),
+                    Raced::Lost(how, then) => (last, told) = (Some(how), then),
                 }
+                continue;
             }
             Step::Wait { until, .. } => {
                 clock::sleep_until(until).await;
                 Event::WaitOver
             }
             Step::Queue { ticket, until } => run.queue(ticket, until).await,
-            Step::Reject { .. } | Step::GiveUp { .. } | Step::Done | Step::Released => {
-                return Err(run.ended(last, told.step));
-            }
+            Step::KeepOn
+            | Step::Reject { .. }
+            | Step::GiveUp { .. }
+            | Step::Done
+            | Step::Released => return Err(run.ended(last, told.step)),
         };
-        now = clock::now();
-        told = run.tell(now, event)?;
+        told = run.tell(clock::now(), event)?;
     }
 }
 
 /// A call under way. When it is dropped before its end, the machine is told, so that slot, ticket and
 /// probe place go back whatever happened.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     gate: &'a Gate,
     pipeline: Pipeline,
     rng: LazyRng,
     /// The attempt whose code runs at the moment, 0 when none does: a drop in that time is a panic
     /// of the operation, any other drop is the caller's.
-    running: u32,
+    pub(crate) running: u32,
 }
 
 impl<'a> Run<'a> {
@@ -91,17 +139,17 @@ impl<'a> Run<'a> {
         Self { gate, pipeline, rng: LazyRng::default(), running: 0 }
     }
 
-    #[inline]
-    fn tell<E>(&mut self, now: Moment, event: Event) -> Result<Told, CallError<E>> {
+    pub(crate) fn tell<E>(&mut self, now: Moment, event: Event) -> Result<Told, CallError<E>> {
         let told = self.gate.tell(&mut self.pipeline, now, event, &mut self.rng);
         told.map_err(|misfit| self.misfit(misfit))
     }
 
     #[inline]
     fn succeeded<E>(&mut self, attempt: Attempt) -> Result<(), CallError<E>> {
-        let needs_now = self.gate.success_needs_now() || self.pipeline.is_probe();
+        let needs_now = self.gate.policies.success_needs_now() || self.pipeline.is_probe();
         let now = if needs_now { clock::now() } else { attempt.started };
-        self.tell(now, Event::Succeeded { number: attempt.number }).map(|_| ())
+        let told = self.gate.succeed(&mut self.pipeline, now, attempt.number);
+        told.map_err(|misfit| self.misfit(misfit))
     }
 
     /// Makes one attempt.
@@ -122,11 +170,13 @@ impl<'a> Run<'a> {
         Deadline::new(watched, attempt.deadline).await
     }
 
-    fn classify<E: Classify>(&mut self, number: u32, error: &E) -> Failure {
+    /// What to tell of a failed attempt, and to keep.
+    pub(crate) fn judge<E: Classify>(&mut self, attempt: Attempt, error: E) -> (Event, Last<E>) {
+        let number = attempt.number;
         self.running = number;
         let failure = error.classify();
         self.running = 0;
-        failure
+        (Event::Failed { number, failure }, Last::Failed(error))
     }
 
     async fn queue(&self, ticket: Ticket, until: Moment) -> Event {
@@ -136,19 +186,22 @@ impl<'a> Run<'a> {
 
     /// The error of a call that ended without a value.
     #[cold]
-    fn ended<E>(&self, last: Option<Last<E>>, step: Step) -> CallError<E> {
+    pub(crate) fn ended<E>(&self, last: Option<Last<E>>, step: Step) -> CallError<E> {
         let (dependency, attempts) = (self.dependency(), self.pipeline.attempts());
         match step {
             Step::Reject { reason, retry_after } => {
                 CallError::Refused { dependency, reason, retry_after, attempts }
             }
             Step::GiveUp { reason, retry_after } => self.gave_up(last, reason, retry_after),
-            // The first three are no ends, the others answer what the loop never tells.
+            // No ends, or answers to what the loop never tells.
             Step::Attempt { .. }
+            | Step::KeepOn
             | Step::Wait { .. }
             | Step::Queue { .. }
             | Step::Done
-            | Step::Released => self.misfit(Misfit { phase: Phase::Finished, event: Event::Start }),
+            | Step::Released => {
+                self.misfit(Misfit { phase: self.pipeline.phase(), event: Event::Start })
+            }
         }
     }
 
@@ -186,7 +239,7 @@ impl<'a> Run<'a> {
 
 /// Runs code of the attempt: noted as such, and with the attempt's deadline as the current one.
 #[inline]
-fn within<T>(running: &mut u32, attempt: Attempt, work: impl FnOnce() -> T) -> T {
+pub(crate) fn within<T>(running: &mut u32, attempt: Attempt, work: impl FnOnce() -> T) -> T {
     *running = attempt.number;
     let done = context::with_deadline(attempt.deadline, work);
     *running = 0;

@@ -1,6 +1,7 @@
 //! What stands in front of one dependency: its policies, and those who wait for a slot.
 //!
-//! The lock of the wakers is seen by calls that wait for a slot and by those that wake them only.
+//! The policies are shared by reference and need no lock here. The one lock of this file guards
+//! the wakers of the queue, which a call that need not wait never sees.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -8,9 +9,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use mamparo_core::call::breaker::{Change, Phase};
+use mamparo_core::call::breaker::{self, Change};
 use mamparo_core::call::bulkhead::{Bulkhead, Standing, Ticket};
-use mamparo_core::call::pipeline::{Event, Misfit, Pipeline, Policies, Told};
+use mamparo_core::call::deadline::AttemptLimit;
+use mamparo_core::call::pipeline::{Event, Misfit, Phase, Pipeline, Policies, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::rng::Rng;
 use mamparo_core::time::Moment;
@@ -28,8 +30,7 @@ pub(crate) struct Gate {
     /// The dependency's name for errors, made once.
     pub(crate) name: Arc<str>,
     pub(crate) observer: Observer,
-    success_needs_now: bool,
-    policies: Mutex<Policies>,
+    pub(crate) policies: Policies,
     on_change: Option<OnChange>,
     /// Who waits for which ticket; at most as many as the queue is long.
     wakers: Mutex<BTreeMap<Ticket, Waker>>,
@@ -39,12 +40,10 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(plan: Plan, on_change: Option<OnChange>) -> Self {
-        let policies = Policies::new(&plan);
         Self {
             name: Arc::from(plan.dependency.as_str()),
             observer: Observer::new(&plan),
-            success_needs_now: policies.success_needs_now(),
-            policies: Mutex::new(policies),
+            policies: Policies::new(&plan),
             on_change,
             wakers: Mutex::default(),
             showing: Mutex::default(),
@@ -52,12 +51,40 @@ impl Gate {
         }
     }
 
-    pub(crate) const fn success_needs_now(&self) -> bool {
-        self.success_needs_now
+    /// Begins a call. `Ok` when its first attempt begins and that is all.
+    #[inline]
+    pub(crate) fn start(
+        &self,
+        pipeline: &mut Pipeline,
+        now: Moment,
+    ) -> Result<AttemptLimit, Result<Told, Misfit>> {
+        self.observer.began();
+        pipeline
+            .start(now, &self.policies)
+            .map_err(|aside| self.aside(Phase::New, Event::Start, pipeline, aside))
+    }
+
+    /// Ends a call with the value of attempt `number`.
+    #[inline]
+    pub(crate) fn succeed(
+        &self,
+        pipeline: &mut Pipeline,
+        now: Moment,
+        number: u32,
+    ) -> Result<(), Misfit> {
+        match pipeline.succeed(now, number, &self.policies) {
+            Ok(()) => {
+                self.observer.succeeded();
+                Ok(())
+            }
+            Err(aside) => {
+                let event = Event::Succeeded { number };
+                self.aside(Phase::Attempting, event, pipeline, aside).map(|_| ())
+            }
+        }
     }
 
     /// Tells the machine, wakes whoever got a slot, and reports what changed.
-    #[inline]
     pub(crate) fn tell(
         &self,
         pipeline: &mut Pipeline,
@@ -66,18 +93,30 @@ impl Gate {
         rng: &mut impl Rng,
     ) -> Result<Told, Misfit> {
         let before = pipeline.phase();
-        let told = pipeline.tell(now, event, &mut lock(&self.policies), rng)?;
-        if told.wake.is_some() || told.change.is_some() {
-            self.pass_on(&told);
+        let told = pipeline.tell(now, event, &self.policies, rng);
+        self.aside(before, event, pipeline, told)
+    }
+
+    #[cold]
+    fn aside(
+        &self,
+        before: Phase,
+        event: Event,
+        pipeline: &Pipeline,
+        told: Result<Told, Misfit>,
+    ) -> Result<Told, Misfit> {
+        if let Ok(told) = &told {
+            if told.wake.is_some() || told.change.is_some() {
+                self.pass_on(told);
+            }
+            self.observer.told(&self.plan, before, event, pipeline.attempts(), told);
         }
-        self.observer.told(&self.plan, before, event, pipeline.attempts(), &told);
-        Ok(told)
+        told
     }
 
     /// What others have to hear of it.
-    #[cold]
     fn pass_on(&self, told: &Told) {
-        let opened = told.change.is_some_and(|change| change.to == Phase::Open);
+        let opened = told.change.is_some_and(|change| change.to == breaker::Phase::Open);
         let (waker, all) = {
             let mut wakers = lock(&self.wakers);
             let waker = told.wake.and_then(|ticket| wakers.remove(&ticket));
@@ -96,7 +135,7 @@ impl Gate {
     /// must stay on the gauge: whoever comes here last has seen both.
     fn show_breaker(&self, now: Moment) {
         let _one_at_a_time = lock(&self.showing);
-        if let Some(breaker) = &lock(&self.policies).breaker {
+        if let Some(breaker) = &self.policies.breaker {
             self.observer.show_breaker(breaker.phase(now));
         }
     }
@@ -109,12 +148,11 @@ impl Gate {
             // The waker first: a grant after the look finds it.
             let earlier = lock(&self.wakers).insert(ticket, cx.waker().clone());
             drop(earlier);
-            let policies = lock(&self.policies);
-            let breaker = policies.breaker.as_ref();
-            if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == Phase::Open) {
+            let breaker = self.policies.breaker.as_ref();
+            if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == breaker::Phase::Open) {
                 return Poll::Ready(Event::CircuitOpened);
             }
-            match policies.bulkhead.as_ref().map(|bulkhead| bulkhead.standing(ticket)) {
+            match self.policies.bulkhead.as_ref().map(|bulkhead| bulkhead.standing(ticket)) {
                 Some(Standing::Granted) => Poll::Ready(Event::SlotGranted),
                 // A newer caller took its place: its wait is over as if its time were.
                 Some(Standing::Shed | Standing::Gone) | None => Poll::Ready(Event::QueueTimedOut),
@@ -134,16 +172,15 @@ impl Gate {
         }
     }
 
-    pub(crate) fn breaker_state(&self, now: Moment) -> Option<Phase> {
-        lock(&self.policies).breaker.as_ref().map(|breaker| breaker.phase(now))
+    pub(crate) fn breaker_state(&self, now: Moment) -> Option<breaker::Phase> {
+        self.policies.breaker.as_ref().map(|breaker| breaker.phase(now))
     }
 
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {
-        let policies = lock(&self.policies);
-        let breaker = policies.breaker.as_ref();
-        let queued = policies.bulkhead.as_ref().map_or(0, Bulkhead::queued);
+        let breaker = self.policies.breaker.as_ref();
+        let queued = self.policies.bulkhead.as_ref().map_or(0, Bulkhead::queued);
         let state = breaker.map(|breaker| breaker.phase(now));
-        let open = state == Some(Phase::Open);
+        let open = state == Some(breaker::Phase::Open);
         Snapshot {
             breaker: state,
             reopens_in: breaker.and_then(|b| b.refuses(now)).filter(|_| open),

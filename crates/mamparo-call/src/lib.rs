@@ -4,7 +4,7 @@
 //! attempt, and either hands back its value or says which guard refused, why, and when to return.
 //!
 //! - [`dependency`], [`builder`]: what you hold, and how it is made.
-//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers.
+//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers; `race`: hedged attempts.
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
@@ -29,6 +29,7 @@ pub mod fault;
 mod gate;
 mod observe;
 pub mod policy;
+mod race;
 pub mod snapshot;
 pub mod tower;
 pub mod transaction;

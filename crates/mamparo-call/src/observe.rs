@@ -6,6 +6,8 @@
 //! | `mamparo_breaker_openings_total` | counter | `service`, `dependency` |
 //! | `mamparo_attempts_total` | counter | `service`, `dependency`, `outcome` |
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
+//! | `mamparo_hedges_total` | counter | `service`, `dependency` |
+//! | `mamparo_retry_budget_spent_total` | counter | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
 //! | `mamparo_fallbacks_total` | counter | `service`, `dependency`, `source`, `reason` |
@@ -20,7 +22,7 @@ use std::time::Duration;
 use mamparo_core::call::breaker;
 use mamparo_core::call::fallback::Reason;
 use mamparo_core::call::fault::{FaultConfig, Injection, Instead};
-use mamparo_core::call::pipeline::{Event, Misfit, Phase, Refusal, Step, Told};
+use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Move, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
 
@@ -36,6 +38,10 @@ const BREAKER_OPENINGS: &str = "mamparo_breaker_openings_total";
 const ATTEMPTS: &str = "mamparo_attempts_total";
 /// Attempts after the first.
 const RETRIES: &str = "mamparo_retries_total";
+/// Attempts sent beside one that took long.
+const HEDGES: &str = "mamparo_hedges_total";
+/// Calls whose retry the budget did not allow.
+const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
 /// Repeated database transactions.
 const TRANSACTION_RETRIES: &str = "mamparo_transaction_retries_total";
 /// Lesser answers that stood in for a call.
@@ -50,8 +56,8 @@ const REFUSALS: &str = "mamparo_refusals_total";
 struct Series(OnceLock<metrics::Counter>);
 
 impl Series {
-    fn increment(&self, fetch: impl FnOnce() -> metrics::Counter) {
-        self.0.get_or_init(fetch).increment(1);
+    fn add(&self, times: u32, fetch: impl FnOnce() -> metrics::Counter) {
+        self.0.get_or_init(fetch).increment(times.into());
     }
 }
 
@@ -61,6 +67,8 @@ pub(crate) struct Observer {
     attempts_succeeded: metrics::Counter,
     attempts_failed: [Series; Outcome::ALL.len()],
     retries: Series,
+    hedges: Series,
+    budget_spent: Series,
     refusals: [Series; Refusal::ALL.len()],
     openings: Series,
     breaker_state: metrics::Gauge,
@@ -84,14 +92,28 @@ impl Observer {
             ),
             attempts_failed: Default::default(),
             retries: Series::default(),
+            hedges: Series::default(),
+            budget_spent: Series::default(),
             refusals: Default::default(),
             openings: Series::default(),
             breaker_state,
         }
     }
 
-    /// Takes what the machine answered to `event` in state `before`.
+    /// A call begins.
     #[inline]
+    pub(crate) fn began(&self) {
+        self.counters.add(Count::Calls);
+    }
+
+    /// An attempt gave the call its value.
+    #[inline]
+    pub(crate) fn succeeded(&self) {
+        self.counters.add(Count::Succeeded);
+        self.attempts_succeeded.increment(1);
+    }
+
+    /// Takes what the machine answered to `event` in state `before`.
     pub(crate) fn told(
         &self,
         plan: &Plan,
@@ -100,46 +122,64 @@ impl Observer {
         attempts: u32,
         told: &Told,
     ) {
-        if before == Phase::New {
-            self.counters.add(Count::Calls);
-        }
-        match (told.step, event) {
-            (Step::Done, _) => {
-                self.counters.add(Count::Succeeded);
-                self.attempts_succeeded.increment(1);
-            }
-            (Step::Attempt { number: 1, .. }, _) => {}
-            (step, event) => self.told_on(plan, before, event, attempts, step),
-        }
-    }
-
-    /// What happens off the straight way to a success.
-    #[cold]
-    fn told_on(&self, plan: &Plan, before: Phase, event: Event, attempts: u32, step: Step) {
         if before == Phase::Attempting
             && let Some(outcome) = Outcome::of(event)
         {
-            self.attempts_failed[outcome as usize].increment(|| {
-                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
-                metrics::counter!(
-                    ATTEMPTS,
-                    "service" => service, "dependency" => dependency, "outcome" => outcome.name()
-                )
-            });
+            self.attempt_failed(plan, outcome, 1);
         }
-        match step {
-            Step::Attempt { .. } => self.retried(plan),
-            Step::Wait { after, .. } => retrying(plan, attempts, after, event),
-            Step::Queue { .. } | Step::Done => {}
-            Step::Reject { reason, retry_after } => self.refused(plan, reason, retry_after),
-            Step::GiveUp { .. } => self.counters.add(Count::GaveUp),
-            Step::Released => {
+        if told.cut_off > 0 {
+            self.attempt_failed(plan, Outcome::Cancelled, told.cut_off);
+        }
+        match (told.step, told.moved) {
+            (Step::Attempt { number: 1, .. } | Step::Queue { .. } | Step::KeepOn, _) => {}
+            (Step::Attempt { .. }, Move::Hedge) => self.hedged(plan),
+            (Step::Attempt { .. }, _) => self.retried(plan),
+            (Step::Wait { after, .. }, _) => retrying(plan, attempts, after, event),
+            (Step::Reject { reason, retry_after }, _) => self.refused(plan, reason, retry_after),
+            (Step::GiveUp { reason, .. }, _) => self.gave_up(plan, reason),
+            (Step::Done, _) => self.succeeded(),
+            (Step::Released, _) => {
                 self.counters.add(Count::Abandoned);
                 if attempts == 0 {
                     self.counters.add(Count::NeverAttempted);
                 }
             }
         }
+    }
+
+    fn attempt_failed(&self, plan: &Plan, outcome: Outcome, times: u32) {
+        self.attempts_failed[outcome as usize].add(times, || {
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(
+                ATTEMPTS,
+                "service" => service, "dependency" => dependency, "outcome" => outcome.name()
+            )
+        });
+    }
+
+    fn gave_up(&self, plan: &Plan, reason: GiveUp) {
+        self.counters.add(Count::GaveUp);
+        // Retries that nobody sees missing are hard to find.
+        if reason == GiveUp::BudgetSpent {
+            self.counters.add(Count::BudgetSpent);
+            self.budget_spent.add(1, || {
+                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+                metrics::counter!(BUDGET_SPENT, "service" => service, "dependency" => dependency)
+            });
+            tracing::warn!(
+                service = plan.service,
+                dependency = plan.dependency,
+                "retry not made: the retry budget is spent"
+            );
+        }
+    }
+
+    fn hedged(&self, plan: &Plan) {
+        self.counters.add(Count::Hedges);
+        self.hedges.add(1, || {
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(HEDGES, "service" => service, "dependency" => dependency)
+        });
     }
 
     /// What was counted since the start, with `queued` calls that wait for a slot; the rest is left
@@ -149,6 +189,7 @@ impl Observer {
         // Endings before beginnings, so that a call that ends meanwhile makes no negative rest.
         let (succeeded, gave_up) = (get(Count::Succeeded), get(Count::GaveUp));
         let (abandoned, retries) = (get(Count::Abandoned), get(Count::Retries));
+        let hedges = get(Count::Hedges);
         let refused = Refusal::ALL.map(|reason| (reason, get(Count::Refused(reason))));
         let refused_total: u64 = refused.iter().map(|(_, count)| count).sum();
         let never_attempted = get(Count::NeverAttempted);
@@ -168,8 +209,10 @@ impl Observer {
             succeeded,
             gave_up,
             abandoned,
-            attempts: calls.saturating_sub(without) + retries,
+            attempts: calls.saturating_sub(without) + retries + hedges,
             retries,
+            hedges,
+            budget_spent: get(Count::BudgetSpent),
             refused,
             openings: get(Count::Openings),
         }
@@ -177,7 +220,7 @@ impl Observer {
 
     fn retried(&self, plan: &Plan) {
         self.counters.add(Count::Retries);
-        self.retries.increment(|| {
+        self.retries.add(1, || {
             let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
             metrics::counter!(RETRIES, "service" => service, "dependency" => dependency)
         });
@@ -185,7 +228,7 @@ impl Observer {
 
     fn refused(&self, plan: &Plan, reason: Refusal, retry_after: Option<Duration>) {
         self.counters.add(Count::Refused(reason));
-        self.refusals[reason.index()].increment(|| {
+        self.refusals[reason.index()].add(1, || {
             let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
             metrics::counter!(
                 REFUSALS,
@@ -209,7 +252,7 @@ impl Observer {
     pub(crate) fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
         if change.to == breaker::Phase::Open {
             self.counters.add(Count::Openings);
-            self.openings.increment(|| {
+            self.openings.add(1, || {
                 let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
                 metrics::counter!(
                     BREAKER_OPENINGS, "service" => service, "dependency" => dependency
@@ -261,8 +304,10 @@ impl Outcome {
             }),
             Event::TimedOut { .. } => Some(Self::Timeout),
             Event::Panicked { .. } => Some(Self::Panic),
-            Event::Cancelled => Some(Self::Cancelled),
-            Event::Start
+            // Counted as what it cuts off.
+            Event::Cancelled
+            | Event::HedgeDue
+            | Event::Start
             | Event::SlotGranted
             | Event::QueueTimedOut
             | Event::CircuitOpened

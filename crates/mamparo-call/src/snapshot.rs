@@ -33,8 +33,12 @@ pub struct Snapshot {
     pub abandoned: u64,
     /// Attempts begun: what really reached for the dependency.
     pub attempts: u64,
-    /// Attempts after the first.
+    /// Attempts after the first, hedges left out.
     pub retries: u64,
+    /// Attempts sent beside one that took long.
+    pub hedges: u64,
+    /// Calls that gave up because the retry budget was spent; they are among `gave_up`.
+    pub budget_spent: u64,
     /// Calls refused, by reason, reasons in the order of [`Refusal::ALL`].
     pub refused: [(Refusal, u64); Refusal::ALL.len()],
     /// Times that the circuit opened.

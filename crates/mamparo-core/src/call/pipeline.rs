@@ -3,17 +3,19 @@
 //! Outside in: deadline → rate limit → bulkhead → retry ⟨ breaker → attempt timeout ⟩. The breaker
 //! is asked before each attempt and told each outcome. Before anything is taken, a look at the breaker
 //! keeps callers of an open circuit out of the bulkhead's queue, and those who are in it when the
-//! circuit opens are told at once.
+//! circuit opens are told at once. Retries and hedges draw on one budget.
 //!
 //! The machine says what to do next ([`Step`]); a host does it and tells what came of it
 //! ([`Event`]). It works on the [`Policies`] that all calls of a dependency share, by reference: no
 //! host needs a lock for them (ADR 0006).
 //!
 //! On the way that nearly every call takes (granted, admitted, succeeded) each policy is asked once.
-//! That way is written to be inlined into the host's loop; whatever else can happen is not.
+//! [`Pipeline::start`] and [`Pipeline::succeed`] are that way, small enough to be inlined into a
+//! host's loop; whatever else can happen is not.
 
 mod ends;
 mod guards;
+mod hedges;
 mod policies;
 mod steps;
 mod table;
@@ -27,16 +29,21 @@ pub use table::{Move, Phase, TABLE};
 
 use crate::call::breaker::Admission;
 use crate::call::bulkhead::{Slot, Ticket};
+use crate::call::deadline::AttemptLimit;
+use crate::call::retry_budget::Withdrawal;
 use crate::outcome::{Failure, Repeatable};
 use crate::rng::Rng;
 use crate::time::Moment;
+
+/// What became of an event off the straight way.
+pub type Aside = Result<Told, Misfit>;
 
 #[derive(Debug)]
 enum State {
     New,
     Queued { ticket: Ticket },
     Attempting { flight: Flight },
-    Waiting,
+    Waiting { paid: Option<Withdrawal> },
     Finished,
 }
 
@@ -54,12 +61,19 @@ struct Flight {
 pub struct Pipeline {
     repeatable: Repeatable,
     deadline: Option<Moment>,
+    /// Attempts begun, hedges included.
     attempts: u32,
-    failure: Option<Failure>,
+    /// Attempts that hedges were sent beside, or could have been: what the retry counts.
+    rounds: u32,
+    /// Hedges sent beside the present attempt.
+    hedges: u32,
     /// The wait before the present attempt.
     waited: Duration,
+    failure: Option<Failure>,
     slot: Option<Slot>,
     state: State,
+    /// Attempts under way beside the one of [`State::Attempting`].
+    beside: Vec<Flight>,
 }
 
 impl Pipeline {
@@ -71,14 +85,17 @@ impl Pipeline {
             repeatable,
             deadline,
             attempts: 0,
-            failure: None,
+            rounds: 0,
+            hedges: 0,
             waited: Duration::ZERO,
+            failure: None,
             slot: None,
             state: State::New,
+            beside: Vec::new(),
         }
     }
 
-    /// Attempts that have begun.
+    /// Attempts that have begun, hedges included.
     #[must_use]
     #[inline]
     pub const fn attempts(&self) -> u32 {
@@ -109,7 +126,7 @@ impl Pipeline {
             State::New
             | State::Queued { .. }
             | State::Attempting { flight: Flight { admission: None, .. } }
-            | State::Waiting
+            | State::Waiting { .. }
             | State::Finished => false,
         }
     }
@@ -122,7 +139,7 @@ impl Pipeline {
             State::New => Phase::New,
             State::Queued { .. } => Phase::Queued,
             State::Attempting { .. } => Phase::Attempting,
-            State::Waiting => Phase::Waiting,
+            State::Waiting { .. } => Phase::Waiting,
             State::Finished => Phase::Finished,
         }
     }
@@ -131,72 +148,69 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`Misfit`] when the event does not fit the state; nothing has changed then.
-    #[inline]
     pub fn tell(
         &mut self,
         now: Moment,
         event: Event,
-        policies: &mut Policies,
+        policies: &Policies,
         rng: &mut impl Rng,
-    ) -> Result<Told, Misfit> {
-        match (&self.state, event) {
-            (State::New, Event::Start) => Ok(self.start(now, policies)),
-            (State::Attempting { flight }, Event::Succeeded { number })
-                if flight.number == number =>
-            {
-                Ok(self.succeeded(now, policies))
-            }
-            (_, event) => self.tell_on(now, event, policies, rng),
-        }
-    }
-
-    /// The events off the straight way.
-    #[inline(never)]
-    fn tell_on(
-        &mut self,
-        now: Moment,
-        event: Event,
-        policies: &mut Policies,
-        rng: &mut impl Rng,
-    ) -> Result<Told, Misfit> {
-        let told = match (&self.state, event) {
-            (State::Queued { ticket }, Event::SlotGranted) => {
-                match policies.bulkhead.as_ref().and_then(|b| b.claim(now, *ticket)) {
-                    Some(slot) => self.slot = Some(slot),
-                    // A slot that was never granted.
-                    None => return Err(Misfit { phase: self.phase(), event }),
+    ) -> Aside {
+        let told = match event {
+            Event::Start => match self.start(now, policies) {
+                Ok(AttemptLimit { until }) => {
+                    let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
+                    Told::new(step, Move::Admit)
                 }
-                self.admit(now, policies)
+                Err(aside) => return aside,
+            },
+            Event::Succeeded { number } => match self.succeed(now, number, policies) {
+                Ok(()) => Told::new(Step::Done, Move::Finish),
+                Err(aside) => return aside,
+            },
+            Event::SlotGranted => return self.slot_granted(now, policies),
+            Event::QueueTimedOut if self.is_queued() => self.left_queue(now, policies),
+            Event::CircuitOpened if self.is_queued() => self.circuit_opened(now, policies),
+            Event::HedgeDue if self.is_attempting() => self.hedge_due(now, policies),
+            Event::Failed { number, failure } if self.has_begun(number) => {
+                self.failed(now, number, &failure, policies, rng)
             }
-            (State::Queued { ticket }, Event::QueueTimedOut) => {
-                self.left_queue(now, *ticket, policies)
+            Event::TimedOut { number } if self.has_begun(number) => {
+                self.timed_out(now, number, policies, rng)
             }
-            (State::Queued { ticket }, Event::CircuitOpened) => {
-                self.circuit_opened(now, *ticket, policies)
+            Event::Panicked { number } if self.has_begun(number) => {
+                self.panicked(now, number, policies)
             }
-            (State::Attempting { flight }, Event::Failed { number, failure })
-                if flight.number == number =>
-            {
-                self.failed(now, &failure, policies, rng)
+            Event::WaitOver if matches!(self.state, State::Waiting { .. }) => {
+                self.again(now, policies)
             }
-            (State::Attempting { flight }, Event::TimedOut { number })
-                if flight.number == number =>
-            {
-                self.timed_out(now, policies, rng)
+            Event::Cancelled if !matches!(self.state, State::Finished) => {
+                self.cancelled(now, policies)
             }
-            (State::Attempting { flight }, Event::Panicked { number })
-                if flight.number == number =>
-            {
-                self.panicked(now, policies)
-            }
-            (State::Waiting, Event::WaitOver) => self.admit(now, policies),
-            (
-                State::New | State::Queued { .. } | State::Attempting { .. } | State::Waiting,
-                Event::Cancelled,
-            ) => self.cancelled(now, policies),
             // Whatever is not listed above is a bug of the host.
-            (_, event) => return Err(Misfit { phase: self.phase(), event }),
+            event => return Err(self.misfit(event)),
         };
         Ok(told)
+    }
+
+    const fn misfit(&self, event: Event) -> Misfit {
+        Misfit { phase: self.phase(), event }
+    }
+
+    const fn is_queued(&self) -> bool {
+        matches!(self.state, State::Queued { .. })
+    }
+
+    const fn is_attempting(&self) -> bool {
+        matches!(self.state, State::Attempting { .. })
+    }
+
+    /// Is attempt `number` under way?
+    fn has_begun(&self, number: u32) -> bool {
+        match &self.state {
+            State::Attempting { flight } => {
+                flight.number == number || self.beside.iter().any(|each| each.number == number)
+            }
+            State::New | State::Queued { .. } | State::Waiting { .. } | State::Finished => false,
+        }
     }
 }

@@ -2,86 +2,180 @@
 
 use std::time::Duration;
 
-use super::{Flight, GiveUp, Move, Pipeline, Policies, State, Step, Told};
+use super::{Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, State, Step, Told};
 use crate::call::breaker::{Change, Verdict};
 use crate::call::deadline;
 use crate::call::retry::{Decision, FailedAttempt};
-use crate::outcome::{Failure, Health};
+use crate::outcome::{Failure, Health, Kind, Repeat};
 use crate::rng::Rng;
 use crate::time::Moment;
 
+/// Attempts that ended without an outcome of their own.
+struct CutOff {
+    attempts: u32,
+    change: Option<Change>,
+}
+
+impl Told {
+    fn with(self, cut_off: CutOff) -> Self {
+        let change = self.change.or(cut_off.change);
+        Self { change, cut_off: self.cut_off + cut_off.attempts, ..self }
+    }
+}
+
 impl Pipeline {
+    /// [`Event::Succeeded`]: the call ends with the value of attempt `number`. `Ok` when nobody else
+    /// has to hear of it.
+    ///
+    /// # Errors
+    /// Whatever [`Pipeline::tell`] answers otherwise.
     #[inline]
-    pub(super) fn succeeded(&mut self, now: Moment, policies: &mut Policies) -> Told {
-        let change = self.land(now, Health::Good, None, policies);
+    pub fn succeed(
+        &mut self,
+        now: Moment,
+        number: u32,
+        policies: &Policies,
+    ) -> Result<(), Aside> {
+        match &mut self.state {
+            State::Attempting { flight } if flight.number == number && self.beside.is_empty() => {
+                let (admission, started) = (flight.admission.take(), flight.started);
+                self.state = State::Finished;
+                let took = policies.took(started, now);
+                let verdict = Verdict { health: Health::Good, took, retry_after: None };
+                let change = policies.tell_breaker(now, admission, verdict);
+                policies.record(now, took);
+                let wake = self.release(now, policies);
+                if change.is_none() && wake.is_none() {
+                    return Ok(());
+                }
+                Err(Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }))
+            }
+            _ if self.has_begun(number) => Err(Ok(self.won(now, number, policies))),
+            _ => Err(Err(self.misfit(Event::Succeeded { number }))),
+        }
+    }
+
+    /// One of several attempts gave the value; the others are cut off without a verdict.
+    #[cold]
+    fn won(&mut self, now: Moment, number: u32, policies: &Policies) -> Told {
+        let mut change = None;
+        if let Some(flight) = self.take_flight(number) {
+            let took = policies.took(flight.started, now);
+            let verdict = Verdict { health: Health::Good, took, retry_after: None };
+            change = policies.tell_breaker(now, flight.admission, verdict);
+            policies.record(now, took);
+        }
+        let cut_off = self.cut_off_all(now, policies);
         let wake = self.release(now, policies);
-        Told { change, wake, ..Told::new(Step::Done, Move::Finish) }
+        Told { change, wake, ..Told::new(Step::Done, Move::Finish) }.with(cut_off)
     }
 
     pub(super) fn timed_out(
         &mut self,
         now: Moment,
-        policies: &mut Policies,
+        number: u32,
+        policies: &Policies,
         rng: &mut impl Rng,
     ) -> Told {
-        let granted = match &self.state {
-            State::Attempting { flight: Flight { started, until, .. } } => {
-                until.map(|until| started.until(until))
-            }
-            State::New | State::Queued { .. } | State::Waiting | State::Finished => None,
-        };
+        let granted = self.flight(number).and_then(|flight| {
+            flight.until.map(|until| flight.started.until(until))
+        });
         let verdict = deadline::is_verdict(granted, policies.attempt_timeout);
+        if verdict && let Some(latency) = &policies.latency {
+            latency.record_cut_off(now);
+        }
         let health = if verdict { Health::Bad } else { Health::Silent };
-        self.failed(now, &Failure { health, ..Failure::UNKNOWN }, policies, rng)
+        self.lost(now, number, &Failure { health, ..Failure::UNKNOWN }, policies, rng)
     }
 
     pub(super) fn failed(
         &mut self,
         now: Moment,
+        number: u32,
         failure: &Failure,
-        policies: &mut Policies,
+        policies: &Policies,
         rng: &mut impl Rng,
     ) -> Told {
-        let change = self.land(now, failure.health, failure.retry_after, policies);
+        if failure.kind != Kind::Neutral
+            && let Some(flight) = self.flight(number)
+        {
+            policies.record(now, policies.took(flight.started, now));
+        }
+        self.lost(now, number, failure, policies, rng)
+    }
+
+    /// An attempt gave no value. While others are under way they decide, unless the answer is final.
+    fn lost(
+        &mut self,
+        now: Moment,
+        number: u32,
+        failure: &Failure,
+        policies: &Policies,
+        rng: &mut impl Rng,
+    ) -> Told {
+        let change = self.take_flight(number).and_then(|flight| {
+            let took = Some(now.since(flight.started));
+            let verdict = Verdict { health: failure.health, took, retry_after: failure.retry_after };
+            policies.tell_breaker(now, flight.admission, verdict)
+        });
         self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
-        let left = self.deadline.map(|deadline| now.until(deadline));
+        if self.is_attempting() {
+            if failure.kind != Kind::Permanent || failure.repeat != Repeat::Never {
+                return Told { change, ..Told::new(Step::KeepOn, Move::KeepOn) };
+            }
+            let cut_off = self.cut_off_all(now, policies);
+            let told = self.repeat_or_give_up(now, failure, policies, rng);
+            return Told { change, ..told }.with(cut_off);
+        }
+        Told { change, ..self.repeat_or_give_up(now, failure, policies, rng) }
+    }
+
+    fn repeat_or_give_up(
+        &mut self,
+        now: Moment,
+        failure: &Failure,
+        policies: &Policies,
+        rng: &mut impl Rng,
+    ) -> Told {
+        // No waiting in front of an open circuit, and nothing is paid for it.
         let open = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
-        let attempt = FailedAttempt {
-            number: self.attempts,
+        let failed = FailedAttempt {
+            number: self.rounds,
             waited: self.waited,
             failure: *failure,
             repeatable: self.repeatable,
-            left,
+            left: self.deadline.map(|deadline| now.until(deadline)),
         };
-        let told = match policies.retry.ask(&attempt, None, rng) {
+        match policies.retry.ask(&failed, policies.retry_budget.as_ref(), rng) {
             Decision::GiveUp(reason) => self.give_up(now, reason, open, policies),
-            // No waiting in front of an open circuit.
-            Decision::Again { .. } if open.is_some() => {
+            Decision::Again { paid, .. } if open.is_some() => {
+                policies.give_back(paid);
                 self.give_up(now, GiveUp::CircuitOpen, open, policies)
             }
-            Decision::Again { after, paid: _ } => {
+            Decision::Again { after, paid } => {
                 self.waited = after;
-                self.state = State::Waiting;
+                self.state = State::Waiting { paid };
                 Told::new(Step::Wait { until: now.plus(after), after }, Move::Retry)
             }
-        };
-        Told { change, ..told }
+        }
     }
 
-    pub(super) fn panicked(&mut self, now: Moment, policies: &mut Policies) -> Told {
-        let change = self.land(now, Health::Bad, None, policies);
+    pub(super) fn panicked(&mut self, now: Moment, number: u32, policies: &Policies) -> Told {
+        let change = self.take_flight(number).and_then(|flight| {
+            let took = Some(now.since(flight.started));
+            let verdict = Verdict { health: Health::Bad, took, retry_after: None };
+            policies.tell_breaker(now, flight.admission, verdict)
+        });
+        let cut_off = self.cut_off_all(now, policies);
         let wake = self.release(now, policies);
-        Told { change, wake, ..Told::new(Step::Released, Move::Panic) }
+        Told { change, wake, ..Told::new(Step::Released, Move::Panic) }.with(cut_off)
     }
 
-    pub(super) fn cancelled(&mut self, now: Moment, policies: &mut Policies) -> Told {
-        let left = match self.state {
-            State::Queued { ticket } => policies.leave(now, ticket),
-            State::New | State::Attempting { .. } | State::Waiting | State::Finished => None,
-        };
-        let change = self.land(now, Health::Silent, None, policies);
+    pub(super) fn cancelled(&mut self, now: Moment, policies: &Policies) -> Told {
+        let left = self.leave(now, policies);
+        let cut_off = self.cut_off_all(now, policies);
         let wake = self.release(now, policies).or(left);
-        Told { change, wake, ..Told::new(Step::Released, Move::Cancel) }
+        Told { wake, ..Told::new(Step::Released, Move::Cancel) }.with(cut_off)
     }
 
     pub(super) fn give_up(
@@ -89,29 +183,46 @@ impl Pipeline {
         now: Moment,
         reason: GiveUp,
         retry_after: Option<Duration>,
-        policies: &mut Policies,
+        policies: &Policies,
     ) -> Told {
-        self.state = State::Finished;
+        self.finish(policies);
         let wake = self.release(now, policies);
         Told { wake, ..Told::new(Step::GiveUp { reason, retry_after }, Move::GiveUp) }
     }
 
-    /// Ends the attempt under way, if there is one, and tells the breaker how.
-    #[inline]
-    fn land(
-        &mut self,
-        now: Moment,
-        health: Health,
-        retry_after: Option<Duration>,
-        policies: &Policies,
-    ) -> Option<Change> {
+    /// Ends whatever is under way without a verdict.
+    fn cut_off_all(&mut self, now: Moment, policies: &Policies) -> CutOff {
+        let first = self.finish(policies);
+        let mut cut_off = CutOff { attempts: 0, change: None };
+        for flight in first.into_iter().chain(std::mem::take(&mut self.beside)) {
+            policies.record_cut_off(now, flight.started);
+            let change = policies.tell_breaker(now, flight.admission, Health::Silent.into());
+            cut_off.attempts += 1;
+            cut_off.change = cut_off.change.or(change);
+        }
+        cut_off
+    }
+
+    /// Ends the call; what was paid for an attempt that is not made goes back.
+    fn finish(&mut self, policies: &Policies) -> Option<Flight> {
         match std::mem::replace(&mut self.state, State::Finished) {
-            State::Attempting { flight: Flight { admission, started, .. } } => {
-                let (breaker, admission) = policies.breaker.as_ref().zip(admission)?;
-                let took = Some(now.since(started));
-                breaker.tell(now, admission, Verdict { health, took, retry_after }).change
+            State::Attempting { flight } => Some(flight),
+            State::Waiting { paid } => {
+                policies.give_back(paid);
+                None
             }
-            State::New | State::Queued { .. } | State::Waiting | State::Finished => None,
+            State::New | State::Queued { .. } | State::Finished => None,
+        }
+    }
+
+    fn flight(&self, number: u32) -> Option<&Flight> {
+        match &self.state {
+            State::Attempting { flight } if flight.number == number => Some(flight),
+            State::New
+            | State::Queued { .. }
+            | State::Attempting { .. }
+            | State::Waiting { .. }
+            | State::Finished => self.beside.iter().find(|flight| flight.number == number),
         }
     }
 }

@@ -2,68 +2,99 @@
 
 use std::time::Duration;
 
-use super::{Flight, GiveUp, Move, Pipeline, Policies, Refusal, State, Step, Told};
-use crate::call::breaker::{Answer, Change};
-use crate::call::bulkhead::{Entry, Ticket};
-use crate::call::deadline;
+use super::{
+    Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, Refusal, State, Step, Told,
+};
+use crate::call::breaker::{Admission, Answer, Change};
+use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
+use crate::call::deadline::{self, AttemptLimit};
 use crate::call::rate_limit;
 use crate::limits::{ATTEMPT_MIN_USABLE, BULKHEAD_WAIT_MAX};
 use crate::time::Moment;
 
 impl Pipeline {
-    /// The outer guards, once a call.
+    /// [`Event::Start`]: asks every guard. `Ok` when all say yes, the first attempt begins, and there
+    /// is nothing else to do.
+    ///
+    /// # Errors
+    /// Whatever [`Pipeline::tell`] answers otherwise.
     #[inline]
-    pub(super) fn start(&mut self, now: Moment, policies: &mut Policies) -> Told {
+    pub fn start(&mut self, now: Moment, policies: &Policies) -> Result<AttemptLimit, Aside> {
+        if !matches!(self.state, State::New) {
+            return Err(Err(self.misfit(Event::Start)));
+        }
         if let Some(budget) = policies.budget {
             let own = now.plus(budget);
             self.deadline = Some(self.deadline.map_or(own, |deadline| deadline.min(own)));
         }
-        if deadline::too_near(now, self.deadline) {
-            return self.refuse(now, Refusal::DeadlineExceeded, None, policies);
-        }
-        if let Some(breaker) = &mut policies.breaker {
+        let Some(limit) = deadline::attempt_limit(now, policies.attempt_timeout, self.deadline)
+        else {
+            return Err(Ok(self.refuse(now, Refusal::DeadlineExceeded, None, policies)));
+        };
+        if let Some(breaker) = &policies.breaker {
             let look = breaker.look(now);
             if let Some(after) = look.refused {
                 let told = self.refuse(now, Refusal::CircuitOpen, Some(after), policies);
-                return Told { change: look.change, ..told };
+                return Err(Ok(Told { change: look.change, ..told }));
             }
         }
-        if let Some(limit) = &policies.rate_limit
-            && let rate_limit::Answer::NotUntil { retry_after } = limit.ask(now)
+        if let Some(rate) = &policies.rate_limit
+            && let rate_limit::Answer::NotUntil { retry_after } = rate.ask(now)
         {
-            return self.refuse(now, Refusal::RateLimited, Some(retry_after), policies);
+            let told = self.refuse(now, Refusal::RateLimited, Some(retry_after), policies);
+            return Err(Ok(told));
         }
-        let Some(bulkhead) = &policies.bulkhead else { return self.admit(now, policies) };
-        // Whoever gets a slot in the last milliseconds can't use it.
-        let until = self.deadline.map_or_else(
-            || now.plus(BULKHEAD_WAIT_MAX),
-            |deadline| deadline.minus(ATTEMPT_MIN_USABLE),
-        );
-        match bulkhead.ask(now, until) {
-            Entry::Granted(slot) => {
-                self.slot = Some(slot);
-                self.admit(now, policies)
+        if let Some(bulkhead) = &policies.bulkhead {
+            // Whoever gets a slot in the last milliseconds can't use it.
+            let until = self.deadline.map_or_else(
+                || now.plus(BULKHEAD_WAIT_MAX),
+                |deadline| deadline.minus(ATTEMPT_MIN_USABLE),
+            );
+            match bulkhead.ask(now, until) {
+                Entry::Granted(slot) => self.slot = Some(slot),
+                entry => return Err(Ok(self.not_granted(now, until, &entry, policies))),
             }
+        }
+        self.admit(now, limit, policies).map_err(Ok)
+    }
+
+    #[cold]
+    fn not_granted(
+        &mut self,
+        now: Moment,
+        until: Moment,
+        entry: &Entry,
+        policies: &Policies,
+    ) -> Told {
+        match *entry {
             Entry::Queued { ticket, shed } => {
                 self.state = State::Queued { ticket };
                 Told { wake: shed, ..Told::new(Step::Queue { ticket, until }, Move::Enqueue) }
             }
-            Entry::Full { retry_after } => {
-                self.refuse(now, Refusal::BulkheadFull, retry_after, policies)
-            }
             Entry::TooLate { retry_after } => {
                 self.refuse(now, Refusal::BulkheadFull, Some(retry_after), policies)
             }
+            Entry::Full { retry_after } => {
+                self.refuse(now, Refusal::BulkheadFull, retry_after, policies)
+            }
+            // Taken care of by the caller.
+            Entry::Granted(_) => self.refuse(now, Refusal::BulkheadFull, None, policies),
         }
     }
 
-    pub(super) fn left_queue(
-        &mut self,
-        now: Moment,
-        ticket: Ticket,
-        policies: &mut Policies,
-    ) -> Told {
-        let wake = policies.leave(now, ticket);
+    pub(super) fn slot_granted(&mut self, now: Moment, policies: &Policies) -> Aside {
+        let State::Queued { ticket } = self.state else {
+            return Err(self.misfit(Event::SlotGranted));
+        };
+        self.slot = policies.bulkhead.as_ref().and_then(|bulkhead| bulkhead.claim(now, ticket));
+        if self.slot.is_none() {
+            return Err(self.misfit(Event::SlotGranted));
+        }
+        Ok(self.again(now, policies))
+    }
+
+    pub(super) fn left_queue(&mut self, now: Moment, policies: &Policies) -> Told {
+        let wake = self.leave(now, policies);
         let reason = if deadline::too_near(now, self.deadline) {
             Refusal::DeadlineExceeded
         } else {
@@ -72,38 +103,102 @@ impl Pipeline {
         Told { wake, ..self.refuse(now, reason, None, policies) }
     }
 
-    pub(super) fn circuit_opened(
-        &mut self,
-        now: Moment,
-        ticket: Ticket,
-        policies: &mut Policies,
-    ) -> Told {
-        let wake = policies.leave(now, ticket);
+    pub(super) fn circuit_opened(&mut self, now: Moment, policies: &Policies) -> Told {
+        let wake = self.leave(now, policies);
         let after = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
         Told { wake, ..self.refuse(now, Refusal::CircuitOpen, after, policies) }
     }
 
-    /// The inner guards, before each attempt.
-    #[inline]
-    pub(super) fn admit(&mut self, now: Moment, policies: &mut Policies) -> Told {
+    /// Gives the place in the queue back, if one is held; the answer is the waiter that owns a slot
+    /// now.
+    pub(super) fn leave(&self, now: Moment, policies: &Policies) -> Option<Ticket> {
+        match self.state {
+            State::Queued { ticket } => policies.bulkhead.as_ref()?.leave(now, ticket),
+            State::New | State::Attempting { .. } | State::Waiting { .. } | State::Finished => None,
+        }
+    }
+
+    /// The attempt after a wait, for a slot or for a retry.
+    pub(super) fn again(&mut self, now: Moment, policies: &Policies) -> Told {
         let Some(limit) = deadline::attempt_limit(now, policies.attempt_timeout, self.deadline)
         else {
             let (refusal, reason) = (Refusal::DeadlineExceeded, GiveUp::DeadlineTooNear);
             return self.no_attempt(now, refusal, reason, None, None, policies);
         };
-        let (admission, change) = match policies.breaker.as_ref().map(|breaker| breaker.ask(now)) {
-            None => (None, None),
-            Some(Answer { admission: Ok(admission), change }) => (Some(admission), change),
-            Some(Answer { admission: Err(after), change }) => {
-                let (refusal, reason) = (Refusal::CircuitOpen, GiveUp::CircuitOpen);
-                return self.no_attempt(now, refusal, reason, Some(after), change, policies);
+        match self.admit(now, limit, policies) {
+            Ok(AttemptLimit { until }) => {
+                let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
+                Told::new(step, Move::Admit)
             }
-        };
+            Err(told) => told,
+        }
+    }
+
+    /// The inner guards, before each attempt.
+    #[inline]
+    fn admit(
+        &mut self,
+        now: Moment,
+        limit: AttemptLimit,
+        policies: &Policies,
+    ) -> Result<AttemptLimit, Told> {
+        match policies.breaker.as_ref().map(|breaker| breaker.ask(now)) {
+            None => self.begin(now, limit, None, policies),
+            Some(Answer { admission: Ok(admission), change: None }) => {
+                self.begin(now, limit, Some(admission), policies)
+            }
+            Some(answer) => Err(self.admit_on(now, limit, answer, policies)),
+        }
+    }
+
+    /// The breaker refuses, or it changed.
+    #[cold]
+    fn admit_on(
+        &mut self,
+        now: Moment,
+        limit: AttemptLimit,
+        answer: Answer,
+        policies: &Policies,
+    ) -> Told {
+        let Answer { admission, change } = answer;
+        match admission {
+            Ok(admission) => match self.begin(now, limit, Some(admission), policies) {
+                Ok(AttemptLimit { until }) => {
+                    let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
+                    Told { change, ..Told::new(step, Move::Admit) }
+                }
+                Err(told) => Told { change, ..told },
+            },
+            Err(after) => {
+                let (refusal, reason) = (Refusal::CircuitOpen, GiveUp::CircuitOpen);
+                self.no_attempt(now, refusal, reason, Some(after), change, policies)
+            }
+        }
+    }
+
+    #[inline]
+    fn begin(
+        &mut self,
+        now: Moment,
+        limit: AttemptLimit,
+        admission: Option<Admission>,
+        policies: &Policies,
+    ) -> Result<AttemptLimit, Told> {
+        if self.attempts == 0
+            && let Some(budget) = &policies.retry_budget
+        {
+            budget.deposit();
+        }
         self.attempts += 1;
+        self.rounds += 1;
         let (number, until) = (self.attempts, limit.until);
+        // What was paid for a retry is spent here.
         self.state =
             State::Attempting { flight: Flight { number, started: now, until, admission } };
-        Told { change, ..Told::new(Step::Attempt { number, until }, Move::Admit) }
+        match &policies.hedge {
+            None => Ok(limit),
+            Some(hedge) => Err(self.begun_with_hedge(now, limit, hedge, policies)),
+        }
     }
 
     /// An inner guard said no. Before the first attempt that is a refusal; after it, the last failure
@@ -116,7 +211,7 @@ impl Pipeline {
         reason: GiveUp,
         retry_after: Option<Duration>,
         change: Option<Change>,
-        policies: &mut Policies,
+        policies: &Policies,
     ) -> Told {
         let told = if self.attempts == 0 {
             self.refuse(now, refusal, retry_after, policies)
@@ -126,12 +221,13 @@ impl Pipeline {
         Told { change, ..told }
     }
 
-    pub(super) fn refuse(
+    #[cold]
+    fn refuse(
         &mut self,
         now: Moment,
         reason: Refusal,
         retry_after: Option<Duration>,
-        policies: &mut Policies,
+        policies: &Policies,
     ) -> Told {
         self.state = State::Finished;
         let wake = self.release(now, policies);
@@ -140,8 +236,8 @@ impl Pipeline {
 
     /// Gives the slot back, if one is held; the answer is the waiter that owns it now.
     #[inline]
-    pub(super) fn release(&mut self, now: Moment, policies: &mut Policies) -> Option<Ticket> {
+    pub(super) fn release(&mut self, now: Moment, policies: &Policies) -> Option<Ticket> {
         let slot = self.slot.take()?;
-        policies.bulkhead.as_ref().and_then(|bulkhead| bulkhead.release(now, slot))
+        policies.bulkhead.as_ref().and_then(|bulkhead: &Bulkhead| bulkhead.release(now, slot))
     }
 }

@@ -43,6 +43,8 @@ pub enum Event {
         /// Which attempt.
         number: u32,
     },
+    /// The time at which another attempt may be sent beside those under way.
+    HedgeDue,
     /// The time of [`Step::Wait`] is over.
     WaitOver,
     /// The caller has gone away.
@@ -52,13 +54,19 @@ pub enum Event {
 /// What the host does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Make an attempt; tell how it ended.
+    /// Make an attempt, beside those under way if there are any; tell how it ended.
     Attempt {
         /// The attempt's number, counted from one.
         number: u32,
         /// When it is to be cut off; `None` without any limit.
         until: Option<Moment>,
+        /// When to tell [`Event::HedgeDue`] if no attempt has ended by then; it replaces an earlier
+        /// such time.
+        hedge_at: Option<Moment>,
     },
+    /// Go on with the attempts that are under way. A time for [`Event::HedgeDue`] that is still to
+    /// come stands.
+    KeepOn,
     /// Wait, then tell [`Event::WaitOver`].
     Wait {
         /// The moment of the next attempt.
@@ -172,14 +180,16 @@ pub struct Told {
     pub moved: Move,
     /// The breaker's change, for hooks and gauges.
     pub change: Option<breaker::Change>,
-    /// The waiter that owns a slot now: wake it.
+    /// The waiter that owns a slot now, or has lost its place: wake it.
     pub wake: Option<Ticket>,
+    /// Attempts that end here without an outcome of their own.
+    pub cut_off: u32,
 }
 
 impl Told {
     #[inline]
     pub(super) const fn new(step: Step, moved: Move) -> Self {
-        Self { step, moved, change: None, wake: None }
+        Self { step, moved, change: None, wake: None, cut_off: 0 }
     }
 }
 

@@ -22,6 +22,10 @@ pub enum Phase {
 pub enum Move {
     /// An attempt begins.
     Admit,
+    /// Another attempt begins beside those under way.
+    Hedge,
+    /// Those under way go on.
+    KeepOn,
     /// Into the queue.
     Enqueue,
     /// A guard refused.
@@ -53,6 +57,8 @@ pub const TABLE: Table<Phase, Move> = Table {
         row(Phase::Queued, Move::Admit, Phase::Attempting, "a slot came free"),
         row(Phase::Queued, Move::Reject, Phase::Finished, "no slot in time, or a guard says no"),
         row(Phase::Queued, Move::Cancel, Phase::Finished, "the caller has gone"),
+        row(Phase::Attempting, Move::Hedge, Phase::Attempting, "another beside it, it takes long"),
+        row(Phase::Attempting, Move::KeepOn, Phase::Attempting, "others are under way"),
         row(Phase::Attempting, Move::Finish, Phase::Finished, "there is a value"),
         row(Phase::Attempting, Move::Retry, Phase::Waiting, "it may work later"),
         row(Phase::Attempting, Move::GiveUp, Phase::Finished, "no attempt may follow"),
