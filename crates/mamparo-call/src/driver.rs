@@ -10,7 +10,7 @@ use std::time::Duration;
 use mamparo_core::call::bulkhead::Ticket;
 use mamparo_core::call::deadline::AttemptLimit;
 use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Phase, Pipeline, Step, Told};
-use mamparo_core::outcome::{Failure, Repeatable};
+use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 
 use crate::clock::LazyRng;
@@ -148,7 +148,12 @@ impl<'a> Run<'a> {
     fn succeeded<E>(&mut self, attempt: Attempt) -> Result<(), CallError<E>> {
         let needs_now = self.gate.policies.success_needs_now() || self.pipeline.is_probe();
         let now = if needs_now { clock::now() } else { attempt.started };
-        let told = self.gate.succeed(&mut self.pipeline, now, attempt.number);
+        self.succeeded_at(now, attempt.number)
+    }
+
+    #[inline]
+    pub(crate) fn succeeded_at<E>(&mut self, now: Moment, number: u32) -> Result<(), CallError<E>> {
+        let told = self.gate.succeed(&mut self.pipeline, now, number);
         told.map_err(|misfit| self.misfit(misfit))
     }
 
@@ -274,8 +279,8 @@ mod tests {
     use mamparo_core::call::breaker::{BreakerConfig, Over, Trip};
 
     use super::*;
-    use crate::Dependency;
     use crate::clock::tests::READINGS;
+    use crate::{Dependency, Failure};
 
     #[derive(Debug)]
     struct Never;

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use mamparo_core::call::pipeline::{Event, Step, Told};
 use mamparo_core::time::Moment;
@@ -52,7 +52,7 @@ where
         let (told, last) = match news {
             News::HedgeDue => (run.tell(now, Event::HedgeDue)?, None),
             News::Ended(attempt, Ok(Ok(value))) => {
-                run.tell(now, Event::Succeeded { number: attempt.number })?;
+                run.succeeded_at(now, attempt.number)?;
                 return Ok(Raced::Won(value));
             }
             News::Ended(attempt, Ok(Err(error))) => {
@@ -75,7 +75,10 @@ where
     }
 }
 
-impl<T, E, Fut: Future<Output = Result<T, E>>> Flights<Fut> {
+impl<T, E, Fut> Flights<Fut>
+where
+    Fut: Future<Output = Result<T, E>>,
+{
     fn begin<F: FnMut(Attempt) -> Fut>(
         &mut self,
         attempt: Attempt,
@@ -96,16 +99,13 @@ impl<T, E, Fut: Future<Output = Result<T, E>>> Flights<Fut> {
             let attempt = *attempt;
             let poll = within(&mut run.running, attempt, || future.as_mut().poll(cx));
             if let Poll::Ready(ended) = poll {
-                self.flights.remove(place);
+                drop(self.flights.remove(place));
                 return Poll::Ready(News::Ended(attempt, ended));
             }
         }
-        match &mut self.hedge {
-            Some(due) if due.as_mut().poll(cx).is_ready() => {
-                self.hedge = None;
-                Poll::Ready(News::HedgeDue)
-            }
-            Some(_) | None => Poll::Pending,
-        }
+        let Some(due) = &mut self.hedge else { return Poll::Pending };
+        ready!(due.as_mut().poll(cx));
+        self.hedge = None;
+        Poll::Ready(News::HedgeDue)
     }
 }

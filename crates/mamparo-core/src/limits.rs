@@ -92,3 +92,11 @@ pub const BATCH_MAX: u32 = 100;
 /// Most stripes that the counters of one dependency have (256 bytes each). More threads than this
 /// share some, which costs them time and no count.
 pub const COUNTER_STRIPES_MAX: usize = 8;
+
+/// Most attempts that may be sent beside one. Each multiplies the load of a slow dependency; one gets
+/// nearly all there is to gain (Dean and Barroso 2013).
+pub const HEDGES_MAX: u32 = 3;
+
+/// Over which time latencies are observed for hedges, unless the plan says so: long enough for a 99th
+/// percentile at a few calls a second, short enough to notice a slow replica.
+pub const LATENCY_WINDOW: Duration = Duration::from_secs(60);

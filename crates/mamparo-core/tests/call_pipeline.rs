@@ -7,6 +7,7 @@ use std::time::Duration;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{self, BreakerConfig, Trip};
 use mamparo_core::call::bulkhead::{BulkheadConfig, Entry, Standing};
+use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::pipeline::{
     Event, GiveUp, Move, Phase, Pipeline, Policies, Refusal, Step, TABLE, Told,
 };
@@ -50,7 +51,7 @@ impl Host {
 
     fn tell(&mut self, call: &mut Pipeline, now: Moment, event: Event) -> Told {
         let from = call.phase();
-        let told = call.tell(now, event, &mut self.policies, &mut self.rng);
+        let told = call.tell(now, event, &self.policies, &mut self.rng);
         let told = told.unwrap_or_else(|misfit| panic!("{misfit}"));
         self.hits.push((from, told.moved));
         let row = TABLE.row(from, told.moved);
@@ -67,6 +68,14 @@ impl Host {
             let mut call = Pipeline::new(Repeatable::Unsafe, None);
             if let Step::Attempt { .. } = self.step(&mut call, at(0), Event::Start) {
                 self.step(&mut call, at(0), failed(1, Failure::TRANSIENT));
+            }
+        }
+    }
+
+    fn cancel_all(&mut self, calls: Vec<Running>, now: Moment) {
+        for mut running in calls {
+            if running.call.phase() != Phase::Finished {
+                self.step(&mut running.call, now, Event::Cancelled);
             }
         }
     }
@@ -103,7 +112,7 @@ fn it_fails_twice_and_then_answers() {
     let mut step = host.step(&mut call, at(0), Event::Start);
     for number in 1..=2 {
         match step {
-            Step::Attempt { number: begun, until } => {
+            Step::Attempt { number: begun, until, .. } => {
                 assert!(begun == number && until.is_some());
             }
             other => panic!("{other:?}"),
@@ -244,7 +253,7 @@ fn an_event_that_does_not_fit_names_state_and_event_and_changes_nothing() {
     let mut host = Host::new(&plan);
     let mut first = call();
     let mut tell = |call: &mut Pipeline, event| {
-        call.tell(at(0), event, &mut host.policies, &mut host.rng).map(|told| told.step)
+        call.tell(at(0), event, &host.policies, &mut host.rng).map(|told| told.step)
     };
     let misfit = tell(&mut first, SUCCEEDED).expect_err("nothing has begun");
     assert_eq!(misfit.to_string(), "event Succeeded { number: 1 } does not fit a call that is New");
@@ -256,6 +265,25 @@ fn an_event_that_does_not_fit_names_state_and_event_and_changes_nothing() {
     assert_eq!(tell(&mut first, SUCCEEDED), Ok(Step::Done));
     assert!(tell(&mut first, Event::Cancelled).is_err(), "it is over");
     assert!(matches!(tell(&mut second, Event::SlotGranted), Ok(Step::Attempt { .. })));
+}
+
+/// The rows of a call that sends one hedge and is denied another.
+fn hedged(plan: &Plan) -> Vec<(Phase, Move)> {
+    let after = HedgeAfter::Fixed(millis(50));
+    let plan = Plan { hedge: Some(HedgeConfig { after, extra: 1 }), ..plan.clone() };
+    let mut host = Host::new(&plan);
+    let mut call = call();
+    let hedge_at = |step| match step {
+        Step::Attempt { hedge_at, .. } => hedge_at,
+        other => panic!("{other:?}"),
+    };
+    let step = host.step(&mut call, at(0), Event::Start);
+    assert_eq!(hedge_at(step), Some(at(50)));
+    let step = host.step(&mut call, at(50), Event::HedgeDue);
+    assert_eq!(hedge_at(step), None, "one is all");
+    assert_eq!(host.step(&mut call, at(100), Event::HedgeDue), Step::KeepOn);
+    assert_eq!(host.step(&mut call, at(110), Event::Succeeded { number: 2 }), Step::Done);
+    host.hits
 }
 
 #[test]
@@ -295,6 +323,7 @@ fn every_row_of_the_table_is_driven() {
     let step = host.step(&mut overslept, at(5_000), Event::WaitOver);
     assert_eq!(step, Step::GiveUp { reason: GiveUp::DeadlineTooNear, retry_after: None });
     assert_eq!(host.in_flight(), 0);
+    host.hits.extend(hedged(&plan));
     assert_eq!(TABLE.untested(&host.hits), Vec::<String>::new());
 }
 
@@ -348,7 +377,7 @@ proptest! {
             let pick = rng.up_to(calls.len() as u64 - 1) as usize;
             let running = &mut calls[pick];
             let event = match running.step {
-                Step::Attempt { number, until } => outcome(&mut rng, number, until, now),
+                Step::Attempt { number, until, .. } => outcome(&mut rng, number, until, now),
                 Step::Wait { until, .. } => {
                     prop_assert!(running.deadline.is_none_or(|deadline| until < deadline));
                     // A host may oversleep.
@@ -363,25 +392,25 @@ proptest! {
                         Event::SlotGranted
                     } else if now >= until { Event::QueueTimedOut } else { Event::Cancelled }
                 }
-                Step::Reject { .. } | Step::GiveUp { .. } | Step::Done | Step::Released => {
+                Step::KeepOn
+                | Step::Reject { .. }
+                | Step::GiveUp { .. }
+                | Step::Done
+                | Step::Released => {
                     prop_assert_eq!(running.call.phase(), Phase::Finished);
                     calls.swap_remove(pick);
                     continue;
                 }
             };
             running.step = host.step(&mut running.call, now, event);
-            if let Step::Attempt { until, number } = running.step {
+            if let Step::Attempt { until, number, .. } = running.step {
                 prop_assert!(running.deadline.is_none_or(|deadline| now < deadline));
                 prop_assert!(running.deadline.is_none_or(|d| until.is_some_and(|until| until <= d)));
                 prop_assert!(number <= plan.retry.attempts);
             }
             prop_assert!(host.in_flight() <= limit);
         }
-        for mut running in calls {
-            if running.call.phase() != Phase::Finished {
-                host.step(&mut running.call, now, Event::Cancelled);
-            }
-        }
+        host.cancel_all(calls, now);
         prop_assert_eq!(host.in_flight(), 0);
         if let Some(breaker) = &host.policies.breaker {
             // Nobody is in flight, so once the open time and the longest time that the dependency

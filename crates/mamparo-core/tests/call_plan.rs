@@ -5,9 +5,11 @@ use std::time::Duration;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::breaker::{BreakerConfig, Over, Trip};
 use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
+use mamparo_core::call::retry_budget::RetryBudgetConfig;
 
 fn sound() -> Plan {
     Plan {
@@ -28,12 +30,15 @@ fn a_sound_plan_has_no_mistakes_and_prints_every_value() {
     assert_eq!(
         sound().to_string(),
         "dependency catalog\n\
-         \x20 attempt timeout  700ms\n\
          \x20 budget           3s\n\
-         \x20 retry            3 attempts, waits up to 100ms × 2 capped at 2s\n\
-         \x20 breaker          5 failures in 10s, open for 30s, 1 probe(s) within 30s\n\
+         \x20 rate limit       300 per 60s, 300 at once\n\
          \x20 bulkhead         20 in flight, 0 queued\n\
-         \x20 rate limit       300 per 60s, 300 at once\n"
+         \x20 retry            3 attempts, waits up to 100ms × 2 capped at 2s, full jitter\n\
+         \x20 retry budget     20 % of first attempts, 20 saved up\n\
+         \x20 hedge            none\n\
+         \x20 breaker          5 failures in 10s, open for 30s, 1 probe(s) within 30s\n\
+         \x20 attempt timeout  700ms\n\
+         \x20 latency          none\n"
     );
     assert_eq!(Plan::new("mail").validate(), []);
     assert!(Plan::new("mail").to_string().contains("breaker          none"));
@@ -110,4 +115,24 @@ fn a_rate_that_can_never_trip_is_a_mistake() {
     assert_eq!(keys(1.1, 10, Over::Calls(10)), ["breaker.failure_rate"]);
     assert_eq!(keys(f64::NAN, 10, Over::Calls(10)), ["breaker.failure_rate"]);
     assert_eq!(keys(0.5, 1, Over::Time(Duration::ZERO)), ["breaker.window"]);
+}
+
+#[test]
+fn hedges_and_budgets_that_cannot_be_meant_are_named() {
+    let keys = |plan: Plan| plan.validate().iter().map(|mistake| mistake.key).collect::<Vec<_>>();
+    let hedged = |after, extra| Plan { hedge: Some(HedgeConfig { after, extra }), ..sound() };
+    let fixed = |millis| HedgeAfter::Fixed(Duration::from_millis(millis));
+    let quantile = |quantile| HedgeAfter::Quantile { quantile, least: Duration::from_millis(10) };
+    assert_eq!(keys(hedged(fixed(50), 1)), [""; 0]);
+    assert_eq!(keys(hedged(quantile(0.95), 3)), [""; 0]);
+    assert_eq!(keys(hedged(fixed(0), 4)), ["hedge.max", "hedge.after"]);
+    assert_eq!(keys(hedged(fixed(700), 1)), ["budget", "hedge.after"]);
+    assert_eq!(keys(hedged(quantile(1.0), 0)), ["hedge.max", "hedge.quantile"]);
+    for ratio in [-0.1, 1.1, f64::NAN] {
+        let budget = RetryBudgetConfig { ratio, ..RetryBudgetConfig::default() };
+        assert_eq!(keys(Plan { retry_budget: Some(budget), ..sound() }), ["retry.budget"]);
+    }
+    // 3 × (700 ms + 2 × 200 ms) + 300 ms is more than 3 s: the last hedge has a timeout of its own.
+    assert_eq!(keys(hedged(fixed(200), 2)), ["budget"]);
+    assert_eq!(keys(Plan { latency: Some(Duration::ZERO), ..sound() }), ["latency"]);
 }

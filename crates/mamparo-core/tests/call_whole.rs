@@ -24,7 +24,7 @@ const fn failed(number: u32, failure: Failure) -> Event {
 
 /// What to do next, and the circuit's change.
 fn tell(
-    policies: &mut Policies,
+    policies: &Policies,
     call: &mut Pipeline,
     now: Moment,
     event: Event,
@@ -41,24 +41,24 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
     let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
     let config = BreakerConfig { trip, ..BreakerConfig::default() };
     let plan = Plan { breaker: Some(config), ..Plan::new("catalog") };
-    let mut policies = Policies::new(&plan);
+    let policies = Policies::new(&plan);
     let call = || Pipeline::new(Repeatable::Idempotent, None);
     let mut first = call();
-    tell(&mut policies, &mut first, at(0), Event::Start);
-    tell(&mut policies, &mut first, at(0), failed(1, Failure::TRANSIENT));
+    tell(&policies, &mut first, at(0), Event::Start);
+    tell(&policies, &mut first, at(0), failed(1, Failure::TRANSIENT));
     let mut hanging = call();
-    let (step, _) = tell(&mut policies, &mut hanging, at(30_000), Event::Start);
+    let (step, _) = tell(&policies, &mut hanging, at(30_000), Event::Start);
     assert!(matches!(step, Step::Attempt { .. }), "{step:?}");
 
-    let (step, change) = tell(&mut policies, &mut call(), at(60_000), Event::Start);
+    let (step, change) = tell(&policies, &mut call(), at(60_000), Event::Start);
     let retry_after = Some(Duration::from_secs(30));
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
     let change = change.map(|change| (change.from, change.to));
     assert_eq!(change, Some((Phase::HalfOpen, Phase::Open)));
-    let (step, _) = tell(&mut policies, &mut call(), at(75_000), Event::Start);
+    let (step, _) = tell(&policies, &mut call(), at(75_000), Event::Start);
     let retry_after = Some(Duration::from_secs(15));
     assert_eq!(step, Step::Reject { reason: Refusal::CircuitOpen, retry_after });
-    let (step, _) = tell(&mut policies, &mut call(), at(90_000), Event::Start);
+    let (step, _) = tell(&policies, &mut call(), at(90_000), Event::Start);
     assert!(matches!(step, Step::Attempt { .. }), "the next trial: {step:?}");
 }
 
@@ -66,9 +66,9 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
 fn a_budget_and_the_callers_deadline_end_a_call_whichever_is_nearer() {
     let plan = Plan { budget: Some(Duration::from_millis(300)), ..Plan::new("catalog") };
     for (caller, expected) in [(None, 300), (Some(900), 300), (Some(200), 200)] {
-        let mut policies = Policies::new(&plan);
+        let policies = Policies::new(&plan);
         let mut call = Pipeline::new(Repeatable::Idempotent, caller.map(at));
-        let (step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
+        let (step, _) = tell(&policies, &mut call, at(0), Event::Start);
         assert!(matches!(step, Step::Attempt { until: Some(until), .. } if until == at(expected)));
         assert_eq!(call.deadline(), Some(at(expected)), "{caller:?}");
     }
@@ -83,17 +83,17 @@ fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
         bulkhead: Some(BulkheadConfig::new(1, 2)),
         ..Plan::new("catalog")
     };
-    let mut policies = Policies::new(&plan);
+    let policies = Policies::new(&plan);
     let call = || Pipeline::new(Repeatable::Idempotent, None);
     let (mut failing, mut granted, mut next) = (call(), call(), call());
-    tell(&mut policies, &mut failing, at(0), Event::Start);
-    tell(&mut policies, &mut granted, at(0), Event::Start);
-    let (step, _) = tell(&mut policies, &mut next, at(0), Event::Start);
+    tell(&policies, &mut failing, at(0), Event::Start);
+    tell(&policies, &mut granted, at(0), Event::Start);
+    let (step, _) = tell(&policies, &mut next, at(0), Event::Start);
     let Step::Queue { ticket, .. } = step else { panic!("{step:?}") };
-    tell(&mut policies, &mut failing, at(0), failed(1, Failure::TRANSIENT));
-    let told = granted.tell(at(1), Event::CircuitOpened, &mut policies, &mut SeededRng::new(1));
+    tell(&policies, &mut failing, at(0), failed(1, Failure::TRANSIENT));
+    let told = granted.tell(at(1), Event::CircuitOpened, &policies, &mut SeededRng::new(1));
     assert_eq!(told.map(|told| told.wake), Ok(Some(ticket)));
-    tell(&mut policies, &mut next, at(1), Event::CircuitOpened);
+    tell(&policies, &mut next, at(1), Event::CircuitOpened);
     assert_eq!(policies.bulkhead.map(|bulkhead| bulkhead.in_flight()), Some(0));
 }
 
@@ -105,13 +105,13 @@ fn whole(attempts: &[End]) -> Failure {
     let backoff = Backoff::default();
     let retry = Retry { attempts: u32::try_from(attempts.len()).unwrap_or(1), backoff };
     let plan = Plan { retry, ..Plan::new("psp") };
-    let mut policies = Policies::new(&plan);
+    let policies = Policies::new(&plan);
     let mut call = Pipeline::new(Repeatable::Keyed, None);
-    let (mut step, _) = tell(&mut policies, &mut call, at(0), Event::Start);
+    let (mut step, _) = tell(&policies, &mut call, at(0), Event::Start);
     for (number, end) in (1..).zip(attempts) {
-        (step, _) = tell(&mut policies, &mut call, at(0), end(number));
+        (step, _) = tell(&policies, &mut call, at(0), end(number));
         if let Step::Wait { until, .. } = step {
-            (step, _) = tell(&mut policies, &mut call, until, Event::WaitOver);
+            (step, _) = tell(&policies, &mut call, until, Event::WaitOver);
         }
     }
     assert!(matches!(step, Step::GiveUp { .. }), "{step:?}");

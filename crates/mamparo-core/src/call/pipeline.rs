@@ -155,39 +155,37 @@ impl Pipeline {
         policies: &Policies,
         rng: &mut impl Rng,
     ) -> Aside {
-        let told = match event {
-            Event::Start => match self.start(now, policies) {
+        let told = match (self.phase(), event) {
+            (_, Event::Start) => match self.start(now, policies) {
                 Ok(AttemptLimit { until }) => {
                     let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
                     Told::new(step, Move::Admit)
                 }
                 Err(aside) => return aside,
             },
-            Event::Succeeded { number } => match self.succeed(now, number, policies) {
+            (_, Event::Succeeded { number }) => match self.succeed(now, number, policies) {
                 Ok(()) => Told::new(Step::Done, Move::Finish),
                 Err(aside) => return aside,
             },
-            Event::SlotGranted => return self.slot_granted(now, policies),
-            Event::QueueTimedOut if self.is_queued() => self.left_queue(now, policies),
-            Event::CircuitOpened if self.is_queued() => self.circuit_opened(now, policies),
-            Event::HedgeDue if self.is_attempting() => self.hedge_due(now, policies),
-            Event::Failed { number, failure } if self.has_begun(number) => {
+            (Phase::Queued, Event::SlotGranted) => return self.slot_granted(now, policies),
+            (Phase::Queued, Event::QueueTimedOut) => self.left_queue(now, policies),
+            (Phase::Queued, Event::CircuitOpened) => self.circuit_opened(now, policies),
+            (Phase::Attempting, Event::HedgeDue) => self.hedge_due(now, policies),
+            (Phase::Attempting, Event::Failed { number, failure }) if self.has_begun(number) => {
                 self.failed(now, number, &failure, policies, rng)
             }
-            Event::TimedOut { number } if self.has_begun(number) => {
+            (Phase::Attempting, Event::TimedOut { number }) if self.has_begun(number) => {
                 self.timed_out(now, number, policies, rng)
             }
-            Event::Panicked { number } if self.has_begun(number) => {
+            (Phase::Attempting, Event::Panicked { number }) if self.has_begun(number) => {
                 self.panicked(now, number, policies)
             }
-            Event::WaitOver if matches!(self.state, State::Waiting { .. }) => {
-                self.again(now, policies)
-            }
-            Event::Cancelled if !matches!(self.state, State::Finished) => {
+            (Phase::Waiting, Event::WaitOver) => self.again(now, policies),
+            (Phase::New | Phase::Queued | Phase::Attempting | Phase::Waiting, Event::Cancelled) => {
                 self.cancelled(now, policies)
             }
             // Whatever is not listed above is a bug of the host.
-            event => return Err(self.misfit(event)),
+            (_, event) => return Err(self.misfit(event)),
         };
         Ok(told)
     }
@@ -196,21 +194,8 @@ impl Pipeline {
         Misfit { phase: self.phase(), event }
     }
 
-    const fn is_queued(&self) -> bool {
-        matches!(self.state, State::Queued { .. })
-    }
-
-    const fn is_attempting(&self) -> bool {
-        matches!(self.state, State::Attempting { .. })
-    }
-
     /// Is attempt `number` under way?
     fn has_begun(&self, number: u32) -> bool {
-        match &self.state {
-            State::Attempting { flight } => {
-                flight.number == number || self.beside.iter().any(|each| each.number == number)
-            }
-            State::New | State::Queued { .. } | State::Waiting { .. } | State::Finished => false,
-        }
+        self.flight(number).is_some()
     }
 }

@@ -1,18 +1,20 @@
 //! What stands in front of a dependency, as plain data.
 
-use std::fmt;
+mod check;
+mod show;
+
 use std::time::Duration;
 
-use crate::call::arithmetic;
 use crate::call::breaker::BreakerConfig;
 use crate::call::bulkhead::BulkheadConfig;
+use crate::call::hedge::HedgeConfig;
 pub use crate::call::mistake::Mistake;
-use crate::call::mistake::Mistakes;
 use crate::call::rate_limit::RateLimitConfig;
 use crate::call::retry::Retry;
+use crate::call::retry_budget::RetryBudgetConfig;
 use crate::limits;
 
-/// The policies of one dependency. `Display` prints every value, defaults included.
+/// The policies of one dependency. `Display` prints the order and every value, defaults included.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The dependency's name, as in logs and metrics.
@@ -25,6 +27,15 @@ pub struct Plan {
     pub budget: Option<Duration>,
     /// Attempts and waits. Default one attempt.
     pub retry: Retry,
+    /// What the retries and hedges of all calls together may add. Default 20 % of first attempts;
+    /// without effect where nothing is repeated. `None` takes the limit away.
+    pub retry_budget: Option<RetryBudgetConfig>,
+    /// Attempts beside one that takes long. Default none.
+    pub hedge: Option<HedgeConfig>,
+    /// Over which time latencies are observed, for the advice on timeouts. Default none, and
+    /// [`limits::LATENCY_WINDOW`] (60 s) where there are hedges. Costs each success a second reading of
+    /// the clock.
+    pub latency: Option<Duration>,
     /// Default none.
     pub breaker: Option<BreakerConfig>,
     /// Default none.
@@ -43,93 +54,31 @@ impl Plan {
             attempt_timeout: None,
             budget: None,
             retry: Retry::NONE,
+            retry_budget: Some(RetryBudgetConfig::default()),
+            hedge: None,
+            latency: None,
             breaker: None,
             bulkhead: None,
             rate_limit: None,
         }
     }
 
+    /// The budget of retries and hedges, where the plan has any.
+    #[must_use]
+    pub fn effective_retry_budget(&self) -> Option<RetryBudgetConfig> {
+        let repeats = self.retry.attempts > 1 || self.hedge.is_some();
+        self.retry_budget.filter(|_| repeats)
+    }
+
+    /// Over which time latencies are observed; `None` where nobody asks for them.
+    #[must_use]
+    pub fn latency_window(&self) -> Option<Duration> {
+        self.latency.or(self.hedge.map(|_| limits::LATENCY_WINDOW))
+    }
+
     /// All mistakes, not just the first. Empty when the plan is sound.
     #[must_use]
     pub fn validate(&self) -> Vec<Mistake> {
-        let mut mistakes = Mistakes::new();
-        mistakes.unless(!self.dependency.is_empty(), "name", || "must not be empty".into());
-        self.check_times(&mut mistakes);
-        self.check_retry(&mut mistakes);
-        if let Some(breaker) = &self.breaker {
-            breaker.check(&mut mistakes);
-        }
-        if let Some(bulkhead) = &self.bulkhead {
-            bulkhead.check(&mut mistakes);
-        }
-        if let Some(limit) = &self.rate_limit {
-            limit.check(&mut mistakes);
-        }
-        mistakes.into_vec()
-    }
-
-    fn check_times(&self, mistakes: &mut Mistakes) {
-        for (key, time) in [("attempt_timeout", self.attempt_timeout), ("budget", self.budget)] {
-            let least = limits::ATTEMPT_MIN_USABLE;
-            mistakes.unless(time.is_none_or(|time| time > least), key, || {
-                format!("must be more than {least:?}, the least that an attempt can use")
-            });
-        }
-        if let (Some(timeout), Some(budget)) = (self.attempt_timeout, self.budget)
-            && let Err(error) =
-                arithmetic::fits(self.retry.attempts, timeout, &self.retry.backoff, budget)
-        {
-            mistakes.add("budget", error.to_string());
-        }
-    }
-
-    fn check_retry(&self, mistakes: &mut Mistakes) {
-        let Retry { attempts, backoff } = self.retry;
-        mistakes.range("retry.attempts", attempts, 1, limits::ATTEMPTS_MAX);
-        mistakes.unless(
-            backoff.factor.is_finite() && backoff.factor >= 1.0,
-            "retry.factor",
-            || format!("is {}, must be a number of at least 1", backoff.factor),
-        );
-        mistakes.unless(backoff.base <= backoff.cap, "retry.cap", || {
-            format!("is {:?}, less than the base of {:?}", backoff.cap, backoff.base)
-        });
-    }
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "dependency {}", self.dependency)?;
-        match self.attempt_timeout {
-            Some(timeout) => writeln!(f, "  attempt timeout  {timeout:?}")?,
-            None => writeln!(f, "  attempt timeout  none (the caller's deadline)")?,
-        }
-        match self.budget {
-            Some(budget) => writeln!(f, "  budget           {budget:?}")?,
-            None => writeln!(f, "  budget           none (the caller's deadline)")?,
-        }
-        let Retry { attempts, backoff } = self.retry;
-        match attempts {
-            0 | 1 => writeln!(f, "  retry            none")?,
-            _ => writeln!(
-                f,
-                "  retry            {attempts} attempts, waits up to {:?} × {} capped at {:?}",
-                backoff.base, backoff.factor, backoff.cap
-            )?,
-        }
-        match &self.breaker {
-            Some(breaker) => writeln!(f, "  breaker          {breaker}")?,
-            None => writeln!(f, "  breaker          none")?,
-        }
-        match self.bulkhead {
-            Some(bulkhead) => writeln!(f, "  bulkhead         {bulkhead}")?,
-            None => writeln!(f, "  bulkhead         none")?,
-        }
-        match self.rate_limit {
-            Some(RateLimitConfig { requests, per, burst }) => {
-                writeln!(f, "  rate limit       {requests} per {per:?}, {burst} at once")
-            }
-            None => writeln!(f, "  rate limit       none"),
-        }
+        check::mistakes(self)
     }
 }

@@ -11,6 +11,7 @@ use crate::rng::Rng;
 use crate::time::Moment;
 
 /// Attempts that ended without an outcome of their own.
+#[derive(Clone, Copy)]
 struct CutOff {
     attempts: u32,
     change: Option<Change>,
@@ -30,44 +31,38 @@ impl Pipeline {
     /// # Errors
     /// Whatever [`Pipeline::tell`] answers otherwise.
     #[inline]
-    pub fn succeed(
-        &mut self,
-        now: Moment,
-        number: u32,
-        policies: &Policies,
-    ) -> Result<(), Aside> {
-        match &mut self.state {
-            State::Attempting { flight } if flight.number == number && self.beside.is_empty() => {
-                let (admission, started) = (flight.admission.take(), flight.started);
-                self.state = State::Finished;
-                let took = policies.took(started, now);
-                let verdict = Verdict { health: Health::Good, took, retry_after: None };
-                let change = policies.tell_breaker(now, admission, verdict);
-                policies.record(now, took);
-                let wake = self.release(now, policies);
-                if change.is_none() && wake.is_none() {
-                    return Ok(());
-                }
-                Err(Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }))
-            }
-            _ if self.has_begun(number) => Err(Ok(self.won(now, number, policies))),
-            _ => Err(Err(self.misfit(Event::Succeeded { number }))),
+    pub fn succeed(&mut self, now: Moment, number: u32, policies: &Policies) -> Result<(), Aside> {
+        let State::Attempting { flight } = &mut self.state else {
+            return Err(Err(self.misfit(Event::Succeeded { number })));
+        };
+        if flight.number != number || !self.beside.is_empty() {
+            return Err(self.won(now, number, policies));
         }
+        let (admission, started) = (flight.admission.take(), flight.started);
+        self.state = State::Finished;
+        let took = policies.took(started, now);
+        let verdict = Verdict { health: Health::Good, took, retry_after: None };
+        let change = policies.tell_breaker(now, admission, verdict);
+        policies.record(now, took);
+        let wake = self.release(now, policies);
+        if change.is_none() && wake.is_none() {
+            return Ok(());
+        }
+        Err(Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }))
     }
 
     /// One of several attempts gave the value; the others are cut off without a verdict.
     #[cold]
-    fn won(&mut self, now: Moment, number: u32, policies: &Policies) -> Told {
-        let mut change = None;
-        if let Some(flight) = self.take_flight(number) {
-            let took = policies.took(flight.started, now);
-            let verdict = Verdict { health: Health::Good, took, retry_after: None };
-            change = policies.tell_breaker(now, flight.admission, verdict);
-            policies.record(now, took);
-        }
+    fn won(&mut self, now: Moment, number: u32, policies: &Policies) -> Aside {
+        let event = Event::Succeeded { number };
+        let flight = self.take_flight(number).ok_or_else(|| self.misfit(event))?;
+        let took = policies.took(flight.started, now);
+        let verdict = Verdict { health: Health::Good, took, retry_after: None };
+        let change = policies.tell_breaker(now, flight.admission, verdict);
+        policies.record(now, took);
         let cut_off = self.cut_off_all(now, policies);
         let wake = self.release(now, policies);
-        Told { change, wake, ..Told::new(Step::Done, Move::Finish) }.with(cut_off)
+        Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }.with(cut_off))
     }
 
     pub(super) fn timed_out(
@@ -77,9 +72,9 @@ impl Pipeline {
         policies: &Policies,
         rng: &mut impl Rng,
     ) -> Told {
-        let granted = self.flight(number).and_then(|flight| {
-            flight.until.map(|until| flight.started.until(until))
-        });
+        let granted = self
+            .flight(number)
+            .and_then(|flight| flight.until.map(|until| flight.started.until(until)));
         let verdict = deadline::is_verdict(granted, policies.attempt_timeout);
         if verdict && let Some(latency) = &policies.latency {
             latency.record_cut_off(now);
@@ -115,11 +110,12 @@ impl Pipeline {
     ) -> Told {
         let change = self.take_flight(number).and_then(|flight| {
             let took = Some(now.since(flight.started));
-            let verdict = Verdict { health: failure.health, took, retry_after: failure.retry_after };
+            let verdict =
+                Verdict { health: failure.health, took, retry_after: failure.retry_after };
             policies.tell_breaker(now, flight.admission, verdict)
         });
         self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
-        if self.is_attempting() {
+        if matches!(self.state, State::Attempting { .. }) {
             if failure.kind != Kind::Permanent || failure.repeat != Repeat::Never {
                 return Told { change, ..Told::new(Step::KeepOn, Move::KeepOn) };
             }
@@ -215,7 +211,7 @@ impl Pipeline {
         }
     }
 
-    fn flight(&self, number: u32) -> Option<&Flight> {
+    pub(super) fn flight(&self, number: u32) -> Option<&Flight> {
         match &self.state {
             State::Attempting { flight } if flight.number == number => Some(flight),
             State::New

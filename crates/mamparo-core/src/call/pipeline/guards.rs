@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, Refusal, State, Step, Told,
-};
+use super::{Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, Refusal, State, Step, Told};
 use crate::call::breaker::{Admission, Answer, Change};
 use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
 use crate::call::deadline::{self, AttemptLimit};
@@ -52,34 +50,21 @@ impl Pipeline {
             );
             match bulkhead.ask(now, until) {
                 Entry::Granted(slot) => self.slot = Some(slot),
-                entry => return Err(Ok(self.not_granted(now, until, &entry, policies))),
+                Entry::Queued { ticket, shed } => {
+                    self.state = State::Queued { ticket };
+                    let told = Told::new(Step::Queue { ticket, until }, Move::Enqueue);
+                    return Err(Ok(Told { wake: shed, ..told }));
+                }
+                Entry::TooLate { retry_after } => {
+                    let told = self.refuse(now, Refusal::BulkheadFull, Some(retry_after), policies);
+                    return Err(Ok(told));
+                }
+                Entry::Full { retry_after } => {
+                    return Err(Ok(self.refuse(now, Refusal::BulkheadFull, retry_after, policies)));
+                }
             }
         }
         self.admit(now, limit, policies).map_err(Ok)
-    }
-
-    #[cold]
-    fn not_granted(
-        &mut self,
-        now: Moment,
-        until: Moment,
-        entry: &Entry,
-        policies: &Policies,
-    ) -> Told {
-        match *entry {
-            Entry::Queued { ticket, shed } => {
-                self.state = State::Queued { ticket };
-                Told { wake: shed, ..Told::new(Step::Queue { ticket, until }, Move::Enqueue) }
-            }
-            Entry::TooLate { retry_after } => {
-                self.refuse(now, Refusal::BulkheadFull, Some(retry_after), policies)
-            }
-            Entry::Full { retry_after } => {
-                self.refuse(now, Refusal::BulkheadFull, retry_after, policies)
-            }
-            // Taken care of by the caller.
-            Entry::Granted(_) => self.refuse(now, Refusal::BulkheadFull, None, policies),
-        }
     }
 
     pub(super) fn slot_granted(&mut self, now: Moment, policies: &Policies) -> Aside {

@@ -78,6 +78,9 @@ impl Pipeline {
             return Some(self.beside.swap_remove(place));
         }
         let State::Attempting { flight } = &mut self.state else { return None };
+        if flight.number != number {
+            return None;
+        }
         match self.beside.pop() {
             Some(next) => Some(std::mem::replace(flight, next)),
             None => match std::mem::replace(&mut self.state, State::Finished) {

@@ -1,0 +1,96 @@
+//! What a plan can't mean, policy by policy and across them.
+
+use std::time::Duration;
+
+use super::{Mistake, Plan};
+use crate::call::arithmetic;
+use crate::call::hedge::{HedgeAfter, HedgeConfig};
+use crate::call::mistake::Mistakes;
+use crate::call::retry::Retry;
+use crate::limits;
+
+pub(super) fn mistakes(plan: &Plan) -> Vec<Mistake> {
+    let mut mistakes = Mistakes::new();
+    mistakes.unless(!plan.dependency.is_empty(), "name", || "must not be empty".into());
+    times(plan, &mut mistakes);
+    retry(plan, &mut mistakes);
+    if let Some(config) = &plan.hedge {
+        hedge(plan, config, &mut mistakes);
+    }
+    if let Some(window) = plan.latency {
+        mistakes.positive("latency", window);
+    }
+    if let Some(breaker) = &plan.breaker {
+        breaker.check(&mut mistakes);
+    }
+    if let Some(bulkhead) = &plan.bulkhead {
+        bulkhead.check(&mut mistakes);
+    }
+    if let Some(limit) = &plan.rate_limit {
+        limit.check(&mut mistakes);
+    }
+    mistakes.into_vec()
+}
+
+fn times(plan: &Plan, mistakes: &mut Mistakes) {
+    for (key, time) in [("attempt_timeout", plan.attempt_timeout), ("budget", plan.budget)] {
+        let least = limits::ATTEMPT_MIN_USABLE;
+        mistakes.unless(time.is_none_or(|time| time > least), key, || {
+            format!("must be more than {least:?}, the least that an attempt can use")
+        });
+    }
+    if let (Some(timeout), Some(budget)) = (plan.attempt_timeout, plan.budget) {
+        // The last hedge begins after all delays, with a timeout of its own.
+        let longest = timeout.saturating_add(hedging(plan));
+        if let Err(error) =
+            arithmetic::fits(plan.retry.attempts, longest, &plan.retry.backoff, budget)
+        {
+            mistakes.add("budget", error.to_string());
+        }
+    }
+}
+
+/// The fixed delays before the last hedge of an attempt. Those that follow the latency are as
+/// long as nearly all attempts take, which the timeout has room for.
+fn hedging(plan: &Plan) -> Duration {
+    match plan.hedge {
+        Some(HedgeConfig { after: HedgeAfter::Fixed(delay), extra }) => delay.saturating_mul(extra),
+        Some(HedgeConfig { after: HedgeAfter::Quantile { .. }, .. }) | None => Duration::ZERO,
+    }
+}
+
+fn retry(plan: &Plan, mistakes: &mut Mistakes) {
+    let Retry { attempts, backoff } = plan.retry;
+    mistakes.range("retry.attempts", attempts, 1, limits::ATTEMPTS_MAX);
+    mistakes.unless(backoff.factor.is_finite() && backoff.factor >= 1.0, "retry.factor", || {
+        format!("is {}, must be a number of at least 1", backoff.factor)
+    });
+    mistakes.unless(backoff.base <= backoff.cap, "retry.cap", || {
+        format!("is {:?}, less than the base of {:?}", backoff.cap, backoff.base)
+    });
+    if let Some(budget) = plan.retry_budget {
+        mistakes.unless((0.0..=1.0).contains(&budget.ratio), "retry.budget", || {
+            format!("is {}, must be from 0 to 1: a share of first attempts", budget.ratio)
+        });
+    }
+}
+
+fn hedge(plan: &Plan, config: &HedgeConfig, mistakes: &mut Mistakes) {
+    mistakes.range("hedge.max", config.extra, 1, limits::HEDGES_MAX);
+    let delay = match config.after {
+        HedgeAfter::Fixed(delay) => {
+            mistakes.positive("hedge.after", delay);
+            delay
+        }
+        HedgeAfter::Quantile { quantile, least } => {
+            mistakes.unless(quantile > 0.0 && quantile < 1.0, "hedge.quantile", || {
+                format!("is {quantile}, must be more than 0 and less than 1")
+            });
+            least
+        }
+    };
+    let in_time = plan.attempt_timeout.is_none_or(|timeout| delay < timeout);
+    mistakes.unless(in_time, "hedge.after", || {
+        format!("is {delay:?}, not less than the attempt timeout: no hedge would ever be sent")
+    });
+}

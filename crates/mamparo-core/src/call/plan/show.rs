@@ -1,0 +1,64 @@
+//! A plan as people read it: from the outermost policy to the innermost.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Plan;
+use crate::backoff::{Backoff, Jitter};
+use crate::call::hedge::{HedgeAfter, HedgeConfig};
+use crate::call::rate_limit::RateLimitConfig;
+use crate::call::retry::Retry;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "dependency {}", self.dependency)?;
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "  {name:<16} {value}");
+        let limit = |limit: Option<Duration>| {
+            limit.map_or("none (the caller's deadline)".to_owned(), |limit| format!("{limit:?}"))
+        };
+        let none = &"none" as &dyn fmt::Display;
+        let budget = limit(self.budget);
+        let rate_limit = self.rate_limit.map(|RateLimitConfig { requests, per, burst }| {
+            format!("{requests} per {per:?}, {burst} at once")
+        });
+        let latency = self.latency_window().map(|window| format!("over {window:?}"));
+        row("budget", &budget)?;
+        row("rate limit", rate_limit.as_ref().map_or(none, |limit| limit))?;
+        row("bulkhead", self.bulkhead.as_ref().map_or(none, |bulkhead| bulkhead))?;
+        row("retry", &retry(&self.retry))?;
+        let budget = self.effective_retry_budget();
+        row("retry budget", budget.as_ref().map_or(none, |budget| budget))?;
+        row("hedge", &self.hedge.as_ref().map_or("none".to_owned(), hedge))?;
+        row("breaker", self.breaker.as_ref().map_or(none, |breaker| breaker))?;
+        row("attempt timeout", &limit(self.attempt_timeout))?;
+        row("latency", latency.as_ref().map_or(none, |latency| latency))
+    }
+}
+
+fn retry(Retry { attempts, backoff }: &Retry) -> String {
+    if *attempts <= 1 {
+        return "none".to_owned();
+    }
+    let Backoff { base, factor, cap, jitter } = backoff;
+    let jitter = match jitter {
+        Jitter::None => "no",
+        Jitter::Full => "full",
+        Jitter::Equal => "equal",
+        Jitter::Decorrelated => "decorrelated",
+    };
+    format!(
+        "{attempts} attempts, waits up to {base:?} × {factor} capped at {cap:?}, {jitter} jitter"
+    )
+}
+
+fn hedge(HedgeConfig { after, extra }: &HedgeConfig) -> String {
+    match after {
+        HedgeAfter::Fixed(delay) => format!("{extra} more, one every {delay:?}"),
+        HedgeAfter::Quantile { quantile, least } => {
+            let percent = (quantile * 10_000.0).round() / 100.0;
+            format!(
+                "{extra} more, one when it takes longer than {percent} % do, {least:?} at least"
+            )
+        }
+    }
+}
