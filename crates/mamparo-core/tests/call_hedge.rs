@@ -55,6 +55,28 @@ fn a_hedge_goes_out_only_where_every_condition_holds() {
 }
 
 #[test]
+fn a_hedge_that_can_not_be_meant_is_a_mistake() {
+    let keys = |config: HedgeConfig| {
+        config.validate().into_iter().map(|mistake| mistake.key).collect::<Vec<_>>()
+    };
+    let quantile = |quantile| {
+        let after = HedgeAfter::Quantile { quantile, least: Duration::ZERO };
+        HedgeConfig { after, extra: 1 }
+    };
+    assert_eq!(keys(HedgeConfig::default()), [""; 0]);
+    assert_eq!(keys(quantile(0.5)), [""; 0]);
+    for no in [0.0, 0.49, 1.0, 95.0, f64::NAN] {
+        assert_eq!(keys(quantile(no)), ["hedge.quantile"], "{no}");
+    }
+    let always = HedgeConfig { after: HedgeAfter::Fixed(Duration::ZERO), extra: 5 };
+    assert_eq!(keys(always), ["hedge.extra", "hedge.after"]);
+    let text = HedgeConfig::default().to_string();
+    assert_eq!(text, "1 more after 95 % of latencies, 10ms at least");
+    let fixed = HedgeConfig { after: HedgeAfter::Fixed(millis(30)), extra: 2 };
+    assert_eq!(fixed.to_string(), "2 more after 30ms");
+}
+
+#[test]
 fn policies_c21_a_hedge_that_is_not_sent_holds_nothing() {
     let budget = RetryBudget::new(RetryBudgetConfig { ratio: 0.1, reserve: 1 });
     let hedge = Hedge::new(HedgeConfig::default());

@@ -1,12 +1,13 @@
 //! The retry's decision: the mission's table, row by row.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mamparo_core::backoff::Backoff;
+use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::call::pipeline::GiveUp;
 use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::limits;
-use mamparo_core::outcome::{Failure, Health, Repeatable, failure_of_status};
+use mamparo_core::outcome::{Failure, Health, Repeat, Repeatable, failure_of_status};
 use mamparo_core::rng::SeededRng;
 use proptest::prelude::*;
 
@@ -50,6 +51,33 @@ fn the_decision_table_of_the_mission() {
             Some(reason) => assert_eq!(decision, Decision::GiveUp(reason), "{what}"),
         }
     }
+}
+
+/// The first attempt has used it up, even where nothing arrived.
+#[test]
+fn policies_c25_a_body_that_can_be_read_once_allows_no_second_attempt() {
+    for failure in [Failure::TRANSIENT, Failure::UNKNOWN, Failure::NOT_SENT] {
+        let decision = ask(1, failure, Repeatable::OneShot);
+        assert_eq!(decision, Decision::GiveUp(GiveUp::BodyNotReplayable), "{failure:?}");
+    }
+    // What would not be repeated anyway keeps its own reason.
+    let no = ask(1, Failure::PERMANENT, Repeatable::OneShot);
+    assert_eq!(no, Decision::GiveUp(GiveUp::Permanent));
+}
+
+#[test]
+fn whoever_reports_a_failure_may_forbid_another_attempt() {
+    for failure in [Failure::TRANSIENT, Failure::UNKNOWN] {
+        let forbidden = Failure { repeat: Repeat::Never, ..failure };
+        let decision = ask(1, forbidden, Repeatable::Idempotent);
+        assert_eq!(decision, Decision::GiveUp(GiveUp::ToldNotTo), "{failure:?}");
+    }
+}
+
+#[test]
+fn each_reason_has_a_slug_of_its_own() {
+    let slugs: BTreeSet<&str> = GiveUp::ALL.iter().map(|reason| reason.slug()).collect();
+    assert_eq!(slugs.len(), GiveUp::ALL.len());
 }
 
 #[test]
@@ -100,6 +128,26 @@ fn a_wait_that_reaches_the_deadline_is_not_begun() {
     for left in [0, 1_999, 2_000, 2_010] {
         assert_eq!(ask(left), Decision::GiveUp(GiveUp::DeadlineTooNear), "{left} ms left");
     }
+}
+
+/// Waits that grow from the one before grow from the one that was made, a server's included.
+#[test]
+fn a_decorrelated_wait_knows_the_one_before() {
+    let backoff = Backoff { jitter: Jitter::Decorrelated, ..Backoff::default() };
+    let retry = Retry { attempts: 9, backoff };
+    let longest = |waited| {
+        let waited = Duration::from_millis(waited);
+        let failed = FailedAttempt { waited, ..failed(2, Failure::TRANSIENT, Repeatable::Keyed) };
+        let waits =
+            (0..1_000).map(|seed| match retry.ask(&failed, None, &mut SeededRng::new(seed)) {
+                Decision::Again { after, .. } => after.as_millis(),
+                Decision::GiveUp(reason) => panic!("{reason:?}"),
+            });
+        waits.max().unwrap_or_default()
+    };
+    assert!((290..=300).contains(&longest(100)), "{}", longest(100));
+    assert!((880..=900).contains(&longest(300)), "{}", longest(300));
+    assert!((1_950..=2_000).contains(&longest(300_000)), "{}", longest(300_000));
 }
 
 proptest! {

@@ -41,6 +41,13 @@ fn a_fifth_of_the_traffic_and_twenty_saved_up_are_the_default() {
     assert_eq!(text, "20 % of first attempts, 20 saved up");
 }
 
+#[test]
+fn a_ratio_that_can_not_be_meant_is_a_mistake() {
+    let mistakes = |ratio| RetryBudgetConfig { ratio, reserve: 0 }.validate().len();
+    assert_eq!([0.0, 0.2, 1.0].map(mistakes), [0; 3]);
+    assert_eq!([-0.1, 1.1, 20.0, f64::NAN].map(mistakes), [1; 4]);
+}
+
 /// A ratio kept as "one token each ⌊1/r⌋ calls" makes 33 % of 30 % and 100 % of 60 %.
 #[test]
 fn policies_c33_every_whole_percentage_is_granted_exactly() {

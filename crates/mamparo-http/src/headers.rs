@@ -14,6 +14,10 @@ pub const REQUEST_TIMEOUT_MS: HeaderName = HeaderName::from_static("x-request-ti
 pub const ENVOY_TIMEOUT_MS: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
 /// The attempt's number, counted from one.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
+/// How long a gRPC server wants to be left alone, in whole milliseconds; negative for ever (gRFC A6).
+pub const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+/// `false` on an answer that the client must not ask for again.
+pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Who asked, as the edge has established it. Only for hops inside the system.
 pub const CLIENT_ID: HeaderName = HeaderName::from_static("x-client-id");
 /// The key by which a receiver recognises a repetition (draft-ietf-httpapi-idempotency-key-header).

@@ -11,6 +11,7 @@ pub mod health;
 mod ids;
 mod observe;
 pub mod problem;
+mod pushback;
 pub mod retry_after;
 pub mod serve;
 pub mod server;

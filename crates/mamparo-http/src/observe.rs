@@ -40,13 +40,14 @@ fn after_deadline(dependency: &Dependency) -> metrics::Counter {
 #[derive(Debug)]
 pub(crate) struct Attempted<'a> {
     dependency: &'a Dependency,
+    number: u32,
     started: Moment,
     outcome: &'static str,
 }
 
 impl<'a> Attempted<'a> {
-    pub(crate) fn new(dependency: &'a Dependency, started: Moment) -> Self {
-        Self { dependency, started, outcome: "cut-off" }
+    pub(crate) fn new(dependency: &'a Dependency, number: u32, started: Moment) -> Self {
+        Self { dependency, number, started, outcome: "cut-off" }
     }
 
     /// It came to an end: `success`, or the reason why it did not.
@@ -59,6 +60,7 @@ impl Drop for Attempted<'_> {
     fn drop(&mut self) {
         let plan = self.dependency.plan();
         let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+        let took = clock::now().since(self.started);
         counter!(
             "mamparo_http_client_requests_total",
             "service" => service.clone(), "dependency" => dependency.clone(),
@@ -69,8 +71,20 @@ impl Drop for Attempted<'_> {
             "mamparo_http_client_request_duration_seconds",
             "service" => service, "dependency" => dependency
         )
-        .record(clock::now().since(self.started));
+        .record(took);
+        tracing::debug!(
+            dependency = plan.dependency,
+            outcome = self.outcome,
+            took_ms = took.as_secs_f64() * 1e3,
+            "http.request.resend_count" = resend_count(self.number),
+            "request sent"
+        );
     }
+}
+
+/// OpenTelemetry's attribute: 1 on the second send, and absent on the first.
+const fn resend_count(number: u32) -> Option<u32> {
+    if number > 1 { Some(number - 1) } else { None }
 }
 
 /// A request that the server's own guards turned away.
@@ -133,6 +147,8 @@ pub(crate) fn unexpected(error: &dyn std::error::Error) {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::resend_count;
+
     /// The `mamparo_…` names in those lines that are documentation, or in those that are not.
     fn names(documentation: bool) -> BTreeSet<&'static str> {
         let source = include_str!("observe.rs").split("#[cfg(test)]").next().unwrap();
@@ -144,6 +160,11 @@ mod tests {
             })
             .filter(|word| word.starts_with("mamparo_") && word.len() > "mamparo_store".len())
             .collect()
+    }
+
+    #[test]
+    fn the_first_send_is_no_resend() {
+        assert_eq!([1, 2, 3].map(resend_count), [None, Some(1), Some(2)]);
     }
 
     #[test]

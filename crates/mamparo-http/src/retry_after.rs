@@ -11,7 +11,7 @@ use mamparo_core::time::WallTime;
 ///
 /// Both forms are read: whole seconds, and the three HTTP-dates (IMF-fixdate, RFC 850, asctime).
 /// A date is measured from the answer's own `Date` where there is one, so that a skewed clock
-/// cancels out, else from `now`. A date in the past is zero; more than
+/// cancels out, else from `now`; a year of two digits lies at most 50 years ahead of that. A date in the past is zero; more than
 /// [`limits::RETRY_AFTER_MAX`] (300 s) counts as that; negatives, fractions and garbage count as
 /// absent.
 #[must_use]
@@ -22,8 +22,8 @@ pub fn parse(headers: &HeaderMap, now: WallTime) -> Option<Duration> {
         let seconds = text.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(limits::RETRY_AFTER_MAX));
     }
-    let target = httpdate::parse_http_date(text).ok()?;
-    let from = date(headers).unwrap_or_else(|| system_time(now));
+    let from = date(headers, now).unwrap_or_else(|| system_time(now));
+    let target = http_date(text, from)?;
     let wait = target.duration_since(from).unwrap_or(Duration::ZERO);
     Some(wait.min(limits::RETRY_AFTER_MAX))
 }
@@ -41,14 +41,54 @@ pub(crate) fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-fn date(headers: &HeaderMap) -> Option<SystemTime> {
-    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()
+fn date(headers: &HeaderMap, now: WallTime) -> Option<SystemTime> {
+    http_date(headers.get(DATE)?.to_str().ok()?.trim(), system_time(now))
+}
+
+/// Any of the three forms of an HTTP-date (RFC 9110 §5.6.7), read at `now`.
+fn http_date(text: &str, now: SystemTime) -> Option<SystemTime> {
+    // A leap second is valid, and its own second is near enough.
+    let text = text.replace(":60 ", ":59 ");
+    match rfc850(&text, now) {
+        Some(date) => Some(date),
+        None => httpdate::parse_http_date(&text).ok(),
+    }
+}
+
+/// The obsolete form, `Sunday, 06-Nov-94 08:49:37 GMT`. Its two digits mean the latest such year
+/// that makes the date lie no more than 50 years ahead, whereas `httpdate` splits at 1970.
+fn rfc850(text: &str, now: SystemTime) -> Option<SystemTime> {
+    let (_weekday, rest) = text.split_once(", ")?;
+    let mut parts = rest.splitn(3, '-');
+    let (day, month, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let (digits, time) = rest.split_once(' ')?;
+    let digits: u64 = digits.parse().ok().filter(|_| digits.len() == 2)?;
+    let seconds =
+        |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let latest = 1970 + (seconds(now) + FIFTY_YEARS).as_secs() / YEAR.as_secs();
+    let year = latest - (latest - digits) % 100;
+    let date = |year: u64| {
+        // The weekday was that of one century and is written down for no other: one of them fits.
+        let weekdays = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+        weekdays.iter().find_map(|weekday| {
+            httpdate::parse_http_date(&format!("{weekday}, {day} {month} {year:04} {time}")).ok()
+        })
+    };
+    // The estimate of the latest year is a day or so off around New Year; the rule is not.
+    [year + 100, year, year - 100]
+        .into_iter()
+        .filter_map(date)
+        .find(|date| seconds(*date) <= seconds(now) + FIFTY_YEARS)
 }
 
 fn system_time(wall: WallTime) -> SystemTime {
     let millis = u64::try_from(wall.unix_millis()).unwrap_or_default();
     SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
 }
+
+/// A mean year of the Gregorian calendar: 365.2425 days.
+const YEAR: Duration = Duration::from_secs(31_556_952);
+const FIFTY_YEARS: Duration = Duration::from_secs(50 * YEAR.as_secs());
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +135,7 @@ mod tests {
             ("Sun, 06 Nov 1994 08:49:47 GMT", seconds(10)),
             ("Sunday, 06-Nov-94 08:49:47 GMT", seconds(10)),
             ("Sun Nov  6 08:49:47 1994", seconds(10)),
+            ("Sun, 06 Nov 1994 08:49:60 GMT", seconds(22)),
             // The past is zero, the far future the cap.
             ("Sun, 06 Nov 1994 08:49:27 GMT", seconds(0)),
             ("Thu, 01 Jan 1970 00:00:00 GMT", seconds(0)),
@@ -106,6 +147,35 @@ mod tests {
         }
         assert_eq!(read(b"\xff", None), None);
         assert_eq!(parse(&HeaderMap::new(), WallTime::default()), None);
+    }
+
+    #[test]
+    fn policies_c34_two_digits_of_a_year_lie_at_most_fifty_years_ahead() {
+        // 2026-11-30T00:00:00Z.
+        let now = WallTime::from_unix_millis(1_795_996_800_000);
+        let years = |text: &str| {
+            let date = http_date(text, system_time(now))?;
+            let since = date.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            Some(1970 + since.as_secs() / YEAR.as_secs())
+        };
+        for (text, expected) in [
+            ("Monday, 30-Nov-26 00:00:05 GMT", Some(2026)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(1994)),
+            // The split at 1970 would make these a past that has long gone by.
+            ("Friday, 06-Nov-70 08:49:37 GMT", Some(2070)),
+            ("Thursday, 05-Nov-76 08:49:37 GMT", Some(2076)),
+            // A month more than fifty years ahead is the past instead.
+            ("Friday, 31-Dec-76 08:49:37 GMT", Some(1976)),
+            ("Sunday, 06-Nov-77 08:49:37 GMT", Some(1977)),
+            ("Saturday, 01-Jan-00 12:00:00 GMT", Some(2000)),
+            ("Monday, 31-Feb-26 00:00:05 GMT", None),
+            ("Monday, 30-Nov-2026 00:00:05 GMT", None),
+            ("Monday, 30-Nov-2x 00:00:05 GMT", None),
+            ("Monday, 30-Nov-26", None),
+            ("-, --- ", None),
+        ] {
+            assert_eq!(years(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -13,11 +13,13 @@
 //! longer than the delay; who only recorded the winners would see a dependency that gets faster with
 //! each hedge, and hedge ever more.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::call::latency::{self, Latency};
+use crate::call::mistake::{Mistake, Mistakes};
 use crate::call::retry_budget::{RetryBudget, Withdrawal};
-use crate::limits::{ATTEMPT_MIN_USABLE, HEDGE_DELAY_EVERY};
+use crate::limits::{ATTEMPT_MIN_USABLE, HEDGE_DELAY_EVERY, HEDGE_QUANTILE_MIN, HEDGES_MAX};
 use crate::outcome::Repeatable;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
@@ -50,6 +52,38 @@ impl Default for HedgeConfig {
     fn default() -> Self {
         let after = HedgeAfter::Quantile { quantile: 0.95, least: Duration::from_millis(10) };
         Self { after, extra: 1 }
+    }
+}
+
+impl HedgeConfig {
+    /// All that can't be meant; empty when it is sound.
+    #[must_use]
+    pub fn validate(&self) -> Vec<Mistake> {
+        let mut mistakes = Mistakes::new();
+        mistakes.range("hedge.extra", self.extra, 0, HEDGES_MAX);
+        match self.after {
+            // No delay at all would double the load of every call.
+            HedgeAfter::Fixed(delay) => mistakes.positive("hedge.after", delay),
+            HedgeAfter::Quantile { quantile, least: _ } => {
+                let sound = (HEDGE_QUANTILE_MIN..1.0).contains(&quantile);
+                mistakes.unless(sound, "hedge.quantile", || {
+                    format!("is {quantile}, must be at least {HEDGE_QUANTILE_MIN} and less than 1")
+                });
+            }
+        }
+        mistakes.into_vec()
+    }
+}
+
+impl fmt::Display for HedgeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} more after ", self.extra)?;
+        match self.after {
+            HedgeAfter::Fixed(delay) => write!(f, "{delay:?}"),
+            HedgeAfter::Quantile { quantile, least } => {
+                write!(f, "{} % of latencies, {least:?} at least", quantile * 100.0)
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@
 
 use std::fmt;
 
+use crate::call::mistake::{Mistake, Mistakes};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// One retry or hedge, in the unit in which the bucket counts: thousandths of a token, so that
@@ -46,6 +47,19 @@ pub struct RetryBudgetConfig {
 impl Default for RetryBudgetConfig {
     fn default() -> Self {
         Self { ratio: 0.2, reserve: 20 }
+    }
+}
+
+impl RetryBudgetConfig {
+    /// All that can't be meant; empty when it is sound.
+    #[must_use]
+    pub fn validate(&self) -> Vec<Mistake> {
+        let mut mistakes = Mistakes::new();
+        let Self { ratio, reserve: _ } = self;
+        mistakes.unless((0.0..=1.0).contains(ratio), "retry_budget.ratio", || {
+            format!("is {ratio}, must be from 0 to 1")
+        });
+        mistakes.into_vec()
     }
 }
 

@@ -60,8 +60,11 @@ pub enum HttpError {
     Status {
         /// The status.
         status: StatusCode,
-        /// When to come back, as the answer's `Retry-After` says.
+        /// When to come back, as the answer's `Retry-After` or `grpc-retry-pushback-ms` says.
         retry_after: Option<Duration>,
+        /// Does the answer say that the request must not be sent again (`x-should-retry: false`, or a
+        /// pushback that is no wait)?
+        forbidden: bool,
         /// Was the attempt given less than half of its usual limit? Then an answer that says that
         /// the time was up proves nothing ([`mamparo_core::call::deadline::is_verdict`]).
         hurried: bool,
@@ -181,9 +184,12 @@ impl Classify for HttpError {
             Self::Lost { .. } | Self::BodyLost { .. } => Failure::UNKNOWN,
             // The dependency answered, and would answer the same again.
             Self::BodyTooLong { .. } | Self::Decode { .. } => Failure::PERMANENT,
-            Self::Status { status, retry_after, hurried, .. } => {
+            Self::Status { status, retry_after, forbidden, hurried, .. } => {
                 let failure = failure_of_status(status.as_u16(), *retry_after);
-                self.upstream_code().map_or(failure, |code| as_said(failure, code, *hurried))
+                let said = self.upstream_code().map(|code| as_said(failure, code, *hurried));
+                let failure = said.unwrap_or(failure);
+                let repeat = if *forbidden { Repeat::Never } else { failure.repeat };
+                Failure { repeat, ..failure }
             }
         }
     }

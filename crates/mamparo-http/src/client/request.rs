@@ -1,5 +1,7 @@
 //! A request in the making, and how it is sent, attempt by attempt.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -22,9 +24,32 @@ pub struct Request {
     method: Method,
     url: Option<Url>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Body,
     repeatable: Repeatable,
     mistake: Option<String>,
+}
+
+/// What is sent along.
+#[derive(Debug, Clone)]
+enum Body {
+    /// The same for each attempt.
+    Bytes(Bytes),
+    /// There for the first that takes it.
+    Once(Arc<Mutex<Option<reqwest::Body>>>),
+}
+
+impl Body {
+    fn for_an_attempt(&self) -> Result<Option<reqwest::Body>, HttpError> {
+        match self {
+            Self::Bytes(bytes) if bytes.is_empty() => Ok(None),
+            Self::Bytes(bytes) => Ok(Some(bytes.clone().into())),
+            Self::Once(body) => {
+                let body = body.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let gone = || HttpError::Request { what: "its body was sent before".to_owned() };
+                body.ok_or_else(gone).map(Some)
+            }
+        }
+    }
 }
 
 impl Request {
@@ -38,7 +63,7 @@ impl Request {
             Ok(url) => (Some(url), None),
             Err(mistake) => (None, Some(mistake)),
         };
-        let (headers, body) = (HeaderMap::new(), Bytes::new());
+        let (headers, body) = (HeaderMap::new(), Body::Bytes(Bytes::new()));
         Self { client, method, url, headers, body, repeatable, mistake }
     }
 
@@ -65,7 +90,7 @@ impl Request {
     pub fn json<T: Serialize + ?Sized>(mut self, body: &T) -> Self {
         match serde_json::to_vec(body) {
             Ok(bytes) => {
-                self.body = bytes.into();
+                self.body = Body::Bytes(bytes.into());
                 self.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             }
             Err(error) => self.mistake = Some(format!("encode body: {error}")),
@@ -75,7 +100,18 @@ impl Request {
 
     /// Sends `body` as it is.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        self.body = body.into();
+        self.body = Body::Bytes(body.into());
+        self
+    }
+
+    /// Sends a body that can be read only once, as it comes: an upload that is passed on, a file.
+    ///
+    /// The first attempt goes out untouched, and there is no second, not even with a key: an empty or
+    /// half body would be worse than none ([`GiveUp::BodyNotReplayable`]). What must survive a failed
+    /// attempt is read into memory and given to [`Request::body`]. Clones of the request share the
+    /// body; whichever is sent first has it.
+    pub fn stream(mut self, body: impl Into<reqwest::Body>) -> Self {
+        self.body = Body::Once(Arc::new(Mutex::new(Some(body.into()))));
         self
     }
 
@@ -121,18 +157,22 @@ impl Request {
             return Err(unsendable(&shared.dependency, HttpError::Request { what }));
         };
         let carried = Carried::of(&Context::current());
+        let repeatable = match &self.body {
+            Body::Bytes(_) => self.repeatable,
+            Body::Once(_) => Repeatable::OneShot,
+        };
         let attempt = |attempt: Attempt| {
             let mut request = reqwest::Request::new(self.method.clone(), url.clone());
             *request.headers_mut() = self.headers.clone();
-            if !self.body.is_empty() {
-                *request.body_mut() = Some(self.body.clone().into());
+            let body = self.body.for_an_attempt();
+            let (carried, read) = (&carried, &read);
+            async move {
+                *request.body_mut() = body?;
+                read(send_attempt(shared, request, carried, attempt).await?)
             }
-            let sent = send_attempt(shared, request, &carried, attempt);
-            let read = &read;
-            async move { read(sent.await?) }
         };
         // Boxed, because it would otherwise make the future of every caller that much larger.
-        Box::pin(shared.dependency.call(self.repeatable, attempt)).await
+        Box::pin(shared.dependency.call(repeatable, attempt)).await
     }
 }
 
@@ -144,7 +184,7 @@ async fn send_attempt(
     attempt: Attempt,
 ) -> Result<Response, HttpError> {
     let started = clock::now();
-    let report = observe::Attempted::new(&shared.dependency, started);
+    let report = observe::Attempted::new(&shared.dependency, attempt.number, started);
     carried.write(request.headers_mut(), attempt.number, attempt.deadline, started);
     let outcome = if attempt.deadline.is_some_and(|deadline| started >= deadline) {
         Err(HttpError::TooLate)

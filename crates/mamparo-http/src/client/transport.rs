@@ -11,6 +11,7 @@ use mamparo_core::time::Moment;
 
 use super::error::Upstream;
 use super::{HttpError, Response};
+use crate::pushback::{self, Pushback};
 use crate::retry_after;
 
 /// Longest that a TCP connect may take. A healthy one takes a round trip; a lost SYN is sent again
@@ -85,10 +86,16 @@ impl Transport {
             return Ok(Response { status, headers, body: body? });
         }
         // The status has said it all. A body that can't be read only costs us the explanation.
-        let retry_after = retry_after::parse(&headers, received);
+        let pushback = pushback::parse(&headers);
+        let forbidden = pushback == Some(Pushback::Never);
+        let retry_after = match pushback {
+            // Of two waits the longer one keeps both promises.
+            Some(Pushback::After(wait)) => retry_after::parse(&headers, received).max(Some(wait)),
+            Some(Pushback::Never) | None => retry_after::parse(&headers, received),
+        };
         let answer = body.ok().map(|body| Box::new(Response { status, headers, body }));
         let problem = answer.as_deref().and_then(Upstream::read);
-        Err(HttpError::Status { status, retry_after, hurried, problem, answer })
+        Err(HttpError::Status { status, retry_after, forbidden, hurried, problem, answer })
     }
 }
 

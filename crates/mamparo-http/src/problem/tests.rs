@@ -14,7 +14,14 @@ fn failed(source: HttpError) -> CallError<HttpError> {
 }
 
 fn status(status: StatusCode, retry_after: Option<Duration>) -> CallError<HttpError> {
-    failed(HttpError::Status { status, retry_after, hurried: false, problem: None, answer: None })
+    failed(HttpError::Status {
+        status,
+        retry_after,
+        forbidden: false,
+        hurried: false,
+        problem: None,
+        answer: None,
+    })
 }
 
 fn refused(reason: Refusal, retry_after: Option<Duration>) -> CallError<HttpError> {
