@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mamparo_core::call::shed::{Criticality, Entry, Lot, Shed, ShedConfig, Work};
+use mamparo_core::call::shed::{Change, Criticality, Entry, Lot, Needs, Shed, ShedConfig, Work};
+use mamparo_core::keyed::{Dispensable, Keep};
 use mamparo_core::rng::{Rng, SeededRng};
 use mamparo_core::time::Moment;
 use proptest::prelude::*;
@@ -23,7 +24,7 @@ fn refused_at(load: f64) -> [f64; 5] {
     let mut rng = SeededRng::new(3);
     Criticality::ALL.map(|level| {
         let refused = |_: &u64| {
-            let entry = shed.ask(work(level, load), Lot::drawn(&mut rng));
+            let entry = shed.ask(work(level, load), Lot::drawn(&mut rng)).entry;
             matches!(entry, Entry::Overloaded { .. })
         };
         (0..2_000_u64).filter(refused).count() as f64 / 2_000.0
@@ -58,7 +59,7 @@ fn a_level_comes_back_below_the_load_at_which_it_went() {
     let shed = Shed::new(ShedConfig::default());
     let refused = |load| {
         shed.ask(work(Criticality::Critical, load), Lot::drawn(&mut SeededRng::new(1)));
-        shed.is_refusing(Criticality::Sheddable)
+        shed.refusing() >= Some(Criticality::Sheddable)
     };
     // Begins at 0.82, ends at 0.80.
     assert!(!refused(0.81));
@@ -77,6 +78,48 @@ fn a_level_comes_back_below_the_load_at_which_it_went() {
 }
 
 #[test]
+fn each_change_is_reported_once() {
+    let shed = Shed::new(ShedConfig::default());
+    let told = |load| {
+        shed.ask(work(Criticality::Critical, load), Lot::drawn(&mut SeededRng::new(1))).change
+    };
+    let change = |from, to| Some(Change { from, to });
+    assert_eq!((told(0.5), shed.refusing()), (None, None));
+    assert_eq!(told(0.9), change(None, Some(Criticality::SheddablePlus)));
+    assert_eq!(told(0.9), None);
+    assert_eq!(
+        told(1.5),
+        change(Some(Criticality::SheddablePlus), Some(Criticality::CriticalPlus))
+    );
+    assert_eq!(told(0.0), change(Some(Criticality::CriticalPlus), None));
+    let changes = std::thread::scope(|scope| {
+        let ask = || {
+            shed.ask(work(Criticality::Critical, 0.9), Lot::drawn(&mut SeededRng::new(1))).change
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap()).count()
+    });
+    assert_eq!(changes, 1);
+}
+
+#[test]
+fn what_is_needed_is_learned_from_what_was_done() {
+    let needs = Needs::new();
+    assert_eq!(needs.ask(at(0)), None);
+    for n in 0..99 {
+        needs.tell(at(n), Duration::from_millis(100 + n));
+    }
+    assert_eq!(needs.ask(at(2_000)), None, "99 are no basis");
+    needs.tell(at(2_000), Duration::from_millis(100));
+    assert_eq!(needs.ask(at(2_999)), None, "a reading is good for a second");
+    let least = needs.ask(at(3_000)).unwrap();
+    assert!((105..=113).contains(&least.as_millis()), "{least:?}: the tenth of a hundred");
+    assert_eq!(needs.keep(at(3_000)), Keep::Nearest(at(64_000).nanos()));
+    assert_eq!(needs.keep(at(64_000)), Keep::Idle);
+    assert_eq!(needs.ask(at(200_000)), None, "forgotten after a minute");
+}
+
+#[test]
 fn work_that_can_not_end_in_time_is_refused_at_any_load() {
     let shed = Shed::new(ShedConfig::default());
     let millis = |millis| Some(Duration::from_millis(millis));
@@ -87,7 +130,7 @@ fn work_that_can_not_end_in_time_is_refused_at_any_load() {
         (None, millis(50), Entry::Admitted),
     ] {
         let work = Work { left, needs, ..work(Criticality::CriticalPlus, 0.0) };
-        assert_eq!(shed.ask(work, Lot::drawn(&mut SeededRng::new(1))), entry);
+        assert_eq!(shed.ask(work, Lot::drawn(&mut SeededRng::new(1))).entry, entry);
     }
 }
 
@@ -97,7 +140,7 @@ fn a_key_keeps_its_lot_for_a_minute_and_no_longer() {
     let load = 0.755; // Half of best-effort.
     let admitted = |key: u32, now| {
         let lot = Lot::of_key(&key, now, 9);
-        shed.ask(work(Criticality::BestEffort, load), lot) == Entry::Admitted
+        shed.ask(work(Criticality::BestEffort, load), lot).entry == Entry::Admitted
     };
     let start = at(0).nanos() / 60_000_000_000 * 60_000;
     let minute = |n: u64| Moment::from_millis(start + n * 60 * SECOND);
@@ -120,7 +163,7 @@ fn the_refused_do_not_come_back_as_one() {
     let waits: Vec<Duration> = (0..200)
         .filter_map(|_| {
             let lot = Lot::drawn(&mut rng);
-            match shed.ask(work(Criticality::Sheddable, 2.0), lot) {
+            match shed.ask(work(Criticality::Sheddable, 2.0), lot).entry {
                 Entry::Overloaded { retry_after } => Some(retry_after),
                 Entry::Admitted | Entry::TooLate => None,
             }
@@ -149,7 +192,7 @@ fn at_ten_times_the_load_what_matters_is_served_and_nothing_is_wasted() {
         let draw = rng.up_to(999_999) as f64 / 1e6;
         let level = mix.iter().find(|(up_to, _)| draw < *up_to).map_or(4, |(_, level)| *level);
         let load = ends.len() as f64 / 100.0;
-        let entry = shed.ask(work(Criticality::ALL[level], load), Lot::drawn(&mut rng));
+        let entry = shed.ask(work(Criticality::ALL[level], load), Lot::drawn(&mut rng)).entry;
         let admitted = entry == Entry::Admitted && ends.len() < 100;
         if admitted {
             ends.push_back(micros + 100_000);
@@ -196,10 +239,8 @@ proptest! {
         for load in loads {
             let lot = Lot::drawn(&mut rng);
             let admitted =
-                Criticality::ALL.map(|level| shed.ask(work(level, load), lot) == Entry::Admitted);
+                Criticality::ALL.map(|level| shed.ask(work(level, load), lot).entry == Entry::Admitted);
             prop_assert!(admitted.is_sorted(), "{:?}", admitted);
-            let refusing = Criticality::ALL.map(|level| shed.is_refusing(level));
-            prop_assert!(refusing.is_sorted_by(|a, b| a >= b), "{:?}", refusing);
         }
     }
 

@@ -11,11 +11,13 @@
 
 mod criticality;
 mod lot;
+mod needs;
 
 use std::time::Duration;
 
 pub use criticality::Criticality;
 pub use lot::Lot;
+pub use needs::Needs;
 
 use crate::call::mistake::{Mistake, Mistakes};
 use crate::sync::atomic::{AtomicU8, Ordering};
@@ -80,8 +82,8 @@ pub struct Work {
     pub load: f64,
     /// What its caller still waits; `None` when nobody does.
     pub left: Option<Duration>,
-    /// What such work needs at least, as it was observed (a low quantile: it is refused only when next to
-    /// none of its kind would be done in time). `None` when nobody knows.
+    /// What such work needs at least, as [`Needs`] has observed it: it is refused only when next to none of
+    /// its kind would be done in time. `None` when nobody knows.
     pub needs: Option<Duration>,
 }
 
@@ -99,11 +101,29 @@ pub enum Entry {
     TooLate,
 }
 
+/// An answer, and what the load has changed for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// May this request come in?
+    pub entry: Entry,
+    /// Set when levels have begun or ceased to be refused: one of the threads that saw it reports it.
+    pub change: Option<Change>,
+}
+
+/// Other levels are refused than before, in part or whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// The most important level that was being refused, with all below it; `None` when none was.
+    pub from: Option<Criticality>,
+    /// The same from now on.
+    pub to: Option<Criticality>,
+}
+
 /// The load shedder of a service or dependency, shared by reference.
 #[derive(Debug)]
 pub struct Shed {
     config: ShedConfig,
-    /// The levels that are being refused, a bit each, by [`Criticality::index`].
+    /// How many levels are being refused, counted from the least important.
     refusing: AtomicU8,
 }
 
@@ -115,27 +135,28 @@ impl Shed {
     }
 
     /// May `work` come in? `lot` decides who of a level is among the refused.
-    pub fn ask(&self, work: Work, lot: Lot) -> Entry {
+    pub fn ask(&self, work: Work, lot: Lot) -> Answer {
         if let (Some(left), Some(needs)) = (work.left, work.needs)
             && left < needs
         {
-            return Entry::TooLate;
+            return Answer { entry: Entry::TooLate, change: None };
         }
         let load = if work.load.is_nan() { 1.0 } else { work.load };
-        let refusing = self.tell(load);
-        if lot.share() < self.share_refused(refusing, work.criticality, load) {
-            let retry_after = self.config.retry_after;
-            return Entry::Overloaded {
-                retry_after: retry_after.saturating_add(retry_after.mul_f64(lot.spread())),
-            };
-        }
-        Entry::Admitted
+        let (refusing, change) = self.tell(load);
+        let refused = lot.share() < self.share_refused(refusing, work.criticality, load);
+        let entry = if refused {
+            let wait = self.config.retry_after;
+            Entry::Overloaded { retry_after: wait.saturating_add(wait.mul_f64(lot.spread())) }
+        } else {
+            Entry::Admitted
+        };
+        Answer { entry, change }
     }
 
-    /// Is a part of this level being refused at present, as of the last request?
+    /// The most important level of which a part is being refused, with all below it; `None` when none is.
     #[must_use]
-    pub fn is_refusing(&self, level: Criticality) -> bool {
-        self.refusing.load(Ordering::Relaxed) & bit(level) != 0
+    pub fn refusing(&self) -> Option<Criticality> {
+        last_of(self.refusing.load(Ordering::Relaxed))
     }
 
     /// The settings.
@@ -144,28 +165,30 @@ impl Shed {
         &self.config
     }
 
-    /// Takes note of the load, and answers with the levels that are refused at it.
-    fn tell(&self, load: f64) -> u8 {
+    /// Takes note of the load, and answers with the number of levels that are refused at it.
+    fn tell(&self, load: f64) -> (u8, Option<Change>) {
         let before = self.refusing.load(Ordering::Relaxed);
         let mut after = 0;
-        for level in Criticality::ALL {
-            let begin = self.config.begin[level.index()];
-            let refused = before & bit(level) != 0;
-            let threshold = if refused { begin - self.config.hysteresis } else { begin };
-            if load >= threshold {
-                after |= bit(level);
+        for begin in self.config.begin {
+            let threshold = if after < before { begin - self.config.hysteresis } else { begin };
+            if load < threshold {
+                break;
             }
+            after += 1;
         }
-        // Of threads that disagree either may win: both have seen a load of just now. Whoever changes
-        // nothing writes nothing.
-        if after != before {
-            self.refusing.store(after, Ordering::Relaxed);
-        }
-        after
+        // Who changes nothing writes nothing. Of threads that disagree either may win, as both have seen
+        // a load of just now.
+        let changed = after != before
+            && self
+                .refusing
+                .compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        let change = changed.then(|| Change { from: last_of(before), to: last_of(after) });
+        (after, change)
     }
 
     fn share_refused(&self, refusing: u8, level: Criticality, load: f64) -> f64 {
-        if refusing & bit(level) == 0 {
+        if level.index() >= usize::from(refusing) {
             return 0.0;
         }
         // The ramp starts where refusals end again, so that they end as a trickle, not as a step.
@@ -174,6 +197,6 @@ impl Shed {
     }
 }
 
-const fn bit(level: Criticality) -> u8 {
-    1 << level.index()
+fn last_of(refusing: u8) -> Option<Criticality> {
+    Criticality::ALL.get(usize::from(refusing).checked_sub(1)?).copied()
 }
