@@ -31,10 +31,6 @@ pub const BULKHEAD_PRESSURE_PERCENT: u32 = 50;
 /// looked at, which a call in between need not do, and a quantile of a minute changes slowly.
 pub const HEDGE_DELAY_EVERY: Duration = Duration::from_secs(1);
 
-/// Most requests beyond the first that may be sent for one attempt: gRPC's limit of five in all. More
-/// copies of what got no answer are a load, not a hedge.
-pub const HEDGES_MAX: u32 = 4;
-
 /// Least quantile of the latencies after which a hedge may be sent. Below the median more attempts
 /// would be hedged than not.
 pub const HEDGE_QUANTILE_MIN: f64 = 0.5;
