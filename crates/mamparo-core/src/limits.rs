@@ -42,6 +42,9 @@ pub const QUANTILE_TAIL_MIN: f64 = 10.0;
 /// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
 pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 
+/// Most bulkheads (one a tenant, say) that a keyed one keeps. Those that nobody is in are forgotten.
+pub const BULKHEAD_KEYS_MAX: usize = 10_000;
+
 /// Longest wait in a bulkhead's queue for a call that has no deadline of its own.
 pub const BULKHEAD_WAIT_MAX: Duration = Duration::from_secs(30);
 

@@ -9,6 +9,7 @@
 //! until the holder of the lock exchanges it.
 
 mod config;
+mod keyed;
 mod line;
 mod table;
 mod word;
@@ -16,6 +17,7 @@ mod word;
 use std::time::Duration;
 
 pub use config::{BulkheadConfig, Order};
+pub use keyed::KeyedBulkhead;
 pub use line::Ticket;
 pub use table::{Event, Standing, TABLE};
 
