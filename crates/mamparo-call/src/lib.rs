@@ -8,6 +8,7 @@
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
+//! - [`cache`]: remembered answers, stale ones when the call fails, one call for all.
 //! - [`fallback`]: lesser answers, and a type that says so.
 //! - [`fault`]: faults on purpose, for staging and game days.
 //! - [`transaction`]: the plain loop for a database transaction that met a deadlock.
@@ -16,6 +17,7 @@
 //! - [`clock`]: the only file that reads a clock.
 
 pub mod builder;
+pub mod cache;
 pub mod classify;
 pub mod clock;
 pub mod context;

@@ -11,6 +11,8 @@
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
 //! | `mamparo_fallbacks_total` | counter | `service`, `dependency`, `source`, `reason` |
+//! | `mamparo_cache_requests_total` | counter | `service`, `cache`, `outcome` |
+//! | `mamparo_cache_refreshes_total` | counter | `service`, `cache`, `outcome` |
 //! | `mamparo_faults_injected_total` | counter | `service`, `dependency`, `kind` |
 //!
 //! Handles are fetched once, those of what happens on every call when the dependency is built and
@@ -26,6 +28,7 @@ use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Move, Phase, Refusal, 
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
 
+use crate::cache::{self, CacheError, Cached};
 use crate::counters::{Count, Counters};
 use crate::fallback::Source;
 use crate::snapshot::Snapshot;
@@ -46,6 +49,10 @@ const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
 const TRANSACTION_RETRIES: &str = "mamparo_transaction_retries_total";
 /// Lesser answers that stood in for a call.
 const FALLBACKS: &str = "mamparo_fallbacks_total";
+/// Requests for a remembered answer.
+const CACHE_REQUESTS: &str = "mamparo_cache_requests_total";
+/// Calls that renew a remembered answer while nobody waits for them.
+const CACHE_REFRESHES: &str = "mamparo_cache_refreshes_total";
 /// Faults that were injected on purpose.
 const FAULTS: &str = "mamparo_faults_injected_total";
 /// Calls that a guard refused.
@@ -377,6 +384,61 @@ pub(crate) fn fell_back(service: &str, dependency: &str, source: Source, reason:
         age_ms,
         "a lesser answer stands in"
     );
+}
+
+/// Counts what a cache answers.
+pub(crate) struct CacheObserver {
+    service: Box<str>,
+    cache: Box<str>,
+    hits: metrics::Counter,
+}
+
+impl CacheObserver {
+    pub(crate) fn new(service: &str, cache: &str) -> Self {
+        let (service, cache) = (Box::from(service), Box::from(cache));
+        let hits = cache_requests(&service, &cache, cache::Outcome::Hit.slug());
+        Self { service, cache, hits }
+    }
+
+    /// A request for a remembered answer ended.
+    pub(crate) fn asked<V, E>(&self, result: &Result<Cached<V>, CacheError<E>>) {
+        let outcome = match result {
+            Ok(cached) if cached.handling.outcome == cache::Outcome::Hit => {
+                return self.hits.increment(1);
+            }
+            Ok(cached) => cached.handling.outcome.slug(),
+            Err(CacheError::Failed { .. }) => "failed",
+            Err(CacheError::Late { .. }) => "late",
+        };
+        cache_requests(&self.service, &self.cache, outcome).increment(1);
+    }
+
+    /// A stale value stands in. One that is being renewed is as good as its rules want it.
+    pub(crate) fn stood_in(&self, age: Duration, reason: Reason) {
+        if reason != Reason::Revalidating {
+            fell_back(&self.service, &self.cache, Source::Stale { age }, reason);
+        }
+    }
+
+    /// A refresh in the background ended.
+    pub(crate) fn refreshed(&self, succeeded: bool) {
+        let (service, cache) = (self.service.to_string(), self.cache.to_string());
+        let outcome = if succeeded { "success" } else { "failed" };
+        metrics::counter!(
+            CACHE_REFRESHES, "service" => service, "cache" => cache, "outcome" => outcome
+        )
+        .increment(1);
+        if !succeeded {
+            tracing::warn!(service = %self.service, cache = %self.cache, "a cache was not refreshed");
+        }
+    }
+}
+
+fn cache_requests(service: &str, cache: &str, outcome: &'static str) -> metrics::Counter {
+    let (service, cache) = (service.to_owned(), cache.to_owned());
+    metrics::counter!(
+        CACHE_REQUESTS, "service" => service, "cache" => cache, "outcome" => outcome
+    )
 }
 
 /// Faults on purpose are switched on.

@@ -2,12 +2,15 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use mamparo_call::cache::StaleCache;
 use mamparo_call::fallback::{Fallback, Lesser};
 use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Dependency, Failure, Repeatable};
+use mamparo_core::call::fallback::Windows;
 use mamparo_core::call::fault::{FaultConfig, Latency};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use support::{Answer, Broken, catalog, caught, touchy};
@@ -164,4 +167,34 @@ fn lesser_answers_are_counted_by_source_and_reason() {
         let line = format!("mamparo_fallbacks_total{{{labels}\"{reason}\"}} {count}");
         assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
     }
+}
+
+#[test]
+fn what_a_cache_answers_is_counted_by_outcome() {
+    let text = scraped(async || {
+        let windows = Windows { while_revalidate: Duration::from_secs(5), ..Windows::default() };
+        let cache: Result<StaleCache<u8, u8, Broken>, _> =
+            StaleCache::builder("catalog").service("bff").windows(windows).build();
+        let cache = cache.expect("sound");
+        let down = async || Err(Broken(Failure::TRANSIENT));
+        cache.get(&1, down).await.expect_err("nothing stands in");
+        cache.get(&1, async || Ok(7.into())).await.expect("fetched");
+        let refresh = Cell::new(None);
+        cache.get_refreshing(&1, |it| refresh.set(Some(it)), down).await.expect("stale");
+        refresh.take().expect("handed over").await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+        cache.get(&1, down).await.expect("stale");
+    });
+    for line in [
+        r#"mamparo_cache_requests_total{service="bff",cache="catalog",outcome="hit"} 0"#,
+        r#"mamparo_cache_requests_total{service="bff",cache="catalog",outcome="failed"} 1"#,
+        r#"mamparo_cache_requests_total{service="bff",cache="catalog",outcome="fetched"} 1"#,
+        r#"mamparo_cache_requests_total{service="bff",cache="catalog",outcome="revalidating"} 1"#,
+        r#"mamparo_cache_requests_total{service="bff",cache="catalog",outcome="stale"} 1"#,
+        r#"mamparo_cache_refreshes_total{service="bff",cache="catalog",outcome="failed"} 1"#,
+        r#"mamparo_fallbacks_total{service="bff",dependency="catalog",source="stale",reason="unavailable"} 1"#,
+    ] {
+        assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
+    }
+    assert!(!text.contains(r#"reason="revalidating""#), "a renewal is no fallback: {text}");
 }

@@ -84,6 +84,10 @@ pub const STALE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Most values that a cache keeps for the time when its dependency fails.
 pub const CACHE_ENTRIES_MAX: u64 = 1_000_000;
 
+/// How long a cache's refresh in the background may take. Nobody waits for it, so only this ends one
+/// that hangs.
+pub const CACHE_REFRESH_MAX: Duration = Duration::from_secs(30);
+
 /// Most bytes of an HTTP body that is read into memory, in either direction.
 pub const BODY_BYTES_MAX: usize = 1_048_576;
 

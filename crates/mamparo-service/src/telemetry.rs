@@ -61,6 +61,8 @@ pub static METRICS: &[Metric] = &[
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
     counter("mamparo_transaction_retries_total", "Database transactions repeated in process"),
+    counter("mamparo_cache_requests_total", "Requests for remembered answers, by outcome"),
+    counter("mamparo_cache_refreshes_total", "Renewals of remembered answers, by outcome"),
     counter("mamparo_fallbacks_total", "Lesser answers that stood in for a call, by reason"),
     counter(
         "mamparo_faults_injected_total",

@@ -55,3 +55,19 @@ pub async fn caught<T>(call: AssertUnwindSafe<impl Future<Output = T>>) -> std::
     })
     .await
 }
+
+/// What all of them answer, each polled in turn.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|it| (Box::pin(it), None)).collect();
+    poll_fn(|cx| {
+        for (future, output) in running.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                *output = Some(value);
+            }
+        }
+        let over = running.iter().all(|(_, output)| output.is_some());
+        if over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().filter_map(|(_, output)| output).collect()
+}
