@@ -46,6 +46,32 @@ pub fn test(root: &Path, more: &[String]) -> Result<bool, String> {
     passed
 }
 
+/// Runs the model checks of core: each test file `model_*.rs`, with loom's atomics and locks in place
+/// of std's. `more` goes to the test programs, a test's name say.
+///
+/// # Errors
+/// When the files could not be listed or cargo could not be started.
+pub fn model(root: &Path, more: &[String]) -> Result<bool, String> {
+    let tests = root.join(MODELS);
+    let names = std::fs::read_dir(&tests).map_err(|e| format!("list {}: {e}", tests.display()))?;
+    let names = names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut arguments = Vec::new();
+    for name in names {
+        if let Some(model) = name.strip_suffix(".rs").filter(|name| name.starts_with("model_")) {
+            arguments.extend(["--test".to_owned(), model.to_owned()]);
+        }
+    }
+    arguments.push("--".to_owned());
+    arguments.extend_from_slice(more);
+    Step::cargo("model", "test --quiet --locked --no-fail-fast --package mamparo-core")
+        .with_arguments(&arguments)
+        .with_env("RUSTFLAGS", "--cfg loom")
+        .run(root)
+}
+
+/// Where the model checks are.
+const MODELS: &str = "crates/mamparo-core/tests";
+
 /// Runs all steps, cheapest first, and stops at the first that fails.
 ///
 /// # Errors
@@ -55,7 +81,11 @@ pub fn ci(root: &Path) -> Result<bool, String> {
     let mut took_all = Duration::ZERO;
     for step in steps(deny) {
         println!("==> {}: {} {}", step.name, step.program, step.arguments.join(" "));
-        let run = || if step.name == "test" { test(root, &[]) } else { step.run(root) };
+        let run = || match step.name.as_str() {
+            "test" => test(root, &[]),
+            "model" => model(root, &[]),
+            _ => step.run(root),
+        };
         let (result, took) = timed(run);
         took_all += took;
         if !result? {
@@ -82,6 +112,7 @@ pub fn steps(deny: bool) -> Vec<Step> {
         Step::cargo("docs", "doc --workspace --lib --no-deps --locked")
             .with_env("RUSTDOCFLAGS", "-D warnings"),
         Step::cargo("test", "xtask test"),
+        Step::cargo("model", "xtask model"),
     ];
     for scenario in SCENARIOS {
         let run = format!("run --quiet --locked --package techcorp -- demo --scenario {scenario}");

@@ -21,6 +21,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the policies that threads share through every interleaving within the bounds (loom).
+    Model {
+        /// Passed on to the test programs, a test's name say.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run everything that must be green before a merge.
     Ci,
     /// Check the rules of the house; prints what, where, why and the way out.
@@ -43,6 +49,7 @@ fn run(task: Task) -> Result<bool, String> {
     let root = tidy::workspace_root()?;
     match task {
         Task::Test { arguments } => gates::test(&root, &arguments),
+        Task::Model { arguments } => gates::model(&root, &arguments),
         Task::Ci => gates::ci(&root),
         Task::Tidy => {
             let report = tidy::check(&root)?;

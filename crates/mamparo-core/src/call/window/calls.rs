@@ -37,10 +37,11 @@ impl CallRing {
     ///
     /// The caller sees to it that no two of these run at once.
     pub fn renew(&self, generation: u64) {
+        // Swaps and not stores, so that they have their place among the others' swaps.
         for slot in &self.slots {
-            slot.store(Slot::EMPTY.0, Ordering::Relaxed);
+            slot.swap(Slot::EMPTY.0, Ordering::Relaxed);
         }
-        self.head.0.store(Head::empty(generation).0, Ordering::Release);
+        self.head.0.swap(Head::empty(generation).0, Ordering::AcqRel);
     }
 
     /// Records a verdict in place of the oldest one, and counts with it. `None` when it is of another

@@ -19,7 +19,8 @@ impl Streak {
 
     /// Starts at zero for `generation`; verdicts of others are turned away from now on.
     pub fn renew(&self, generation: u64) {
-        self.word().store(tag(generation), Ordering::Release);
+        // A swap and not a store, so that it has its place among the others' swaps.
+        self.word().swap(tag(generation), Ordering::AcqRel);
     }
 
     /// Records a verdict. The answer is the failures in a row, this one included; `None` when it is
