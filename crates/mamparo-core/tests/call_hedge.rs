@@ -6,6 +6,7 @@ use mamparo_core::call::hedge::{
     Hedge, HedgeAfter, HedgeConfig, HedgeDecision, NoHedge, SlowAttempt,
 };
 use mamparo_core::call::latency::Latency;
+use mamparo_core::call::plan::Plan;
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
 use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
@@ -57,7 +58,8 @@ fn a_hedge_goes_out_only_where_every_condition_holds() {
 #[test]
 fn a_hedge_that_can_not_be_meant_is_a_mistake() {
     let keys = |config: HedgeConfig| {
-        config.validate().into_iter().map(|mistake| mistake.key).collect::<Vec<_>>()
+        let plan = Plan { hedge: Some(config), ..Plan::new("catalog") };
+        plan.validate().into_iter().map(|mistake| mistake.key).collect::<Vec<_>>()
     };
     let quantile = |quantile| {
         let after = HedgeAfter::Quantile { quantile, least: Duration::ZERO };
@@ -69,7 +71,7 @@ fn a_hedge_that_can_not_be_meant_is_a_mistake() {
         assert_eq!(keys(quantile(no)), ["hedge.quantile"], "{no}");
     }
     let always = HedgeConfig { after: HedgeAfter::Fixed(Duration::ZERO), extra: 5 };
-    assert_eq!(keys(always), ["hedge.extra", "hedge.after"]);
+    assert_eq!(keys(always), ["hedge.max", "hedge.after"]);
     let text = HedgeConfig::default().to_string();
     assert_eq!(text, "1 more after 95 % of latencies, 10ms at least");
     let fixed = HedgeConfig { after: HedgeAfter::Fixed(millis(30)), extra: 2 };

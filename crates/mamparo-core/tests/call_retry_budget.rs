@@ -6,6 +6,7 @@ use std::time::Duration;
 use mamparo_core::call::arithmetic::amplification;
 use mamparo_core::call::hedge::{Hedge, HedgeConfig, HedgeDecision, NoHedge, SlowAttempt};
 use mamparo_core::call::pipeline::GiveUp;
+use mamparo_core::call::plan::Plan;
 use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig, Withdrawal};
 use mamparo_core::outcome::{Failure, Repeatable};
@@ -43,7 +44,10 @@ fn a_fifth_of_the_traffic_and_twenty_saved_up_are_the_default() {
 
 #[test]
 fn a_ratio_that_can_not_be_meant_is_a_mistake() {
-    let mistakes = |ratio| RetryBudgetConfig { ratio, reserve: 0 }.validate().len();
+    let mistakes = |ratio| {
+        let retry_budget = Some(RetryBudgetConfig { ratio, reserve: 0 });
+        Plan { retry_budget, ..Plan::new("catalog") }.validate().len()
+    };
     assert_eq!([0.0, 0.2, 1.0].map(mistakes), [0; 3]);
     assert_eq!([-0.1, 1.1, 20.0, f64::NAN].map(mistakes), [1; 4]);
 }

@@ -17,7 +17,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::call::latency::{self, Latency};
-use crate::call::mistake::{Mistake, Mistakes};
+use crate::call::mistake::Mistakes;
 use crate::call::retry_budget::{RetryBudget, Withdrawal};
 use crate::limits::{ATTEMPT_MIN_USABLE, HEDGE_DELAY_EVERY, HEDGE_QUANTILE_MIN, HEDGES_MAX};
 use crate::outcome::Repeatable;
@@ -55,12 +55,20 @@ impl Default for HedgeConfig {
     }
 }
 
-impl HedgeConfig {
-    /// All that can't be meant; empty when it is sound.
+impl HedgeAfter {
+    /// The shortest that it can be.
     #[must_use]
-    pub fn validate(&self) -> Vec<Mistake> {
-        let mut mistakes = Mistakes::new();
-        mistakes.range("hedge.extra", self.extra, 0, HEDGES_MAX);
+    pub const fn least(self) -> Duration {
+        match self {
+            Self::Fixed(least) | Self::Quantile { quantile: _, least } => least,
+        }
+    }
+}
+
+impl HedgeConfig {
+    /// What can't be meant.
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
+        mistakes.range("hedge.max", self.extra, 1, HEDGES_MAX);
         match self.after {
             // No delay at all would double the load of every call.
             HedgeAfter::Fixed(delay) => mistakes.positive("hedge.after", delay),
@@ -71,7 +79,6 @@ impl HedgeConfig {
                 });
             }
         }
-        mistakes.into_vec()
     }
 }
 

@@ -24,7 +24,7 @@
 
 use std::fmt;
 
-use crate::call::mistake::{Mistake, Mistakes};
+use crate::call::mistake::Mistakes;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// One retry or hedge, in the unit in which the bucket counts: thousandths of a token, so that
@@ -51,15 +51,12 @@ impl Default for RetryBudgetConfig {
 }
 
 impl RetryBudgetConfig {
-    /// All that can't be meant; empty when it is sound.
-    #[must_use]
-    pub fn validate(&self) -> Vec<Mistake> {
-        let mut mistakes = Mistakes::new();
+    /// What can't be meant.
+    pub(crate) fn check(&self, mistakes: &mut Mistakes) {
         let Self { ratio, reserve: _ } = self;
-        mistakes.unless((0.0..=1.0).contains(ratio), "retry_budget.ratio", || {
-            format!("is {ratio}, must be from 0 to 1")
+        mistakes.unless((0.0..=1.0).contains(ratio), "retry.budget", || {
+            format!("is {ratio}, must be from 0 to 1: a share of first attempts")
         });
-        mistakes.into_vec()
     }
 }
 

@@ -69,26 +69,13 @@ fn retry(plan: &Plan, mistakes: &mut Mistakes) {
         format!("is {:?}, less than the base of {:?}", backoff.cap, backoff.base)
     });
     if let Some(budget) = plan.retry_budget {
-        mistakes.unless((0.0..=1.0).contains(&budget.ratio), "retry.budget", || {
-            format!("is {}, must be from 0 to 1: a share of first attempts", budget.ratio)
-        });
+        budget.check(mistakes);
     }
 }
 
 fn hedge(plan: &Plan, config: &HedgeConfig, mistakes: &mut Mistakes) {
-    mistakes.range("hedge.max", config.extra, 1, limits::HEDGES_MAX);
-    let delay = match config.after {
-        HedgeAfter::Fixed(delay) => {
-            mistakes.positive("hedge.after", delay);
-            delay
-        }
-        HedgeAfter::Quantile { quantile, least } => {
-            mistakes.unless(quantile > 0.0 && quantile < 1.0, "hedge.quantile", || {
-                format!("is {quantile}, must be more than 0 and less than 1")
-            });
-            least
-        }
-    };
+    config.check(mistakes);
+    let delay = config.after.least();
     let in_time = plan.attempt_timeout.is_none_or(|timeout| delay < timeout);
     mistakes.unless(in_time, "hedge.after", || {
         format!("is {delay:?}, not less than the attempt timeout: no hedge would ever be sent")
