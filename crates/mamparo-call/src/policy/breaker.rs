@@ -49,8 +49,8 @@ struct Shared {
     breaker: Breaker,
     /// Do slow calls count, so that each call has to be timed?
     timed: bool,
-    /// Does a success have to be told with the time of its end?
-    success_needs_now: bool,
+    /// Need a success of a closed circuit not be told?
+    success_is_silent: bool,
 }
 
 impl BreakerPolicy {
@@ -59,8 +59,8 @@ impl BreakerPolicy {
     pub fn new(config: BreakerConfig) -> Self {
         let breaker = Breaker::with_seed(config, clock::entropy().next_u64());
         let timed = config.slow_rate().is_some();
-        let success_needs_now = breaker.success_needs_now();
-        let shared = Arc::new(Shared { breaker, timed, success_needs_now });
+        let success_is_silent = breaker.success_is_silent();
+        let shared = Arc::new(Shared { breaker, timed, success_is_silent });
         Self { shared, ears: Ears::default() }
     }
 
@@ -121,9 +121,7 @@ impl BreakerPolicy {
         let answer = self.shared.breaker.ask(now);
         self.changed(answer.change);
         match answer.admission {
-            Ok(admission) => {
-                Ok(BreakerPass { admission, started: self.shared.timed.then_some(now) })
-            }
+            Ok(admission) => Ok(BreakerPass { admission, started: now }),
             Err(after) => {
                 let refused = Refused::new(Refusal::CircuitOpen, Some(after));
                 self.ears.tell(|| PolicyEvent::Refused(refused));
@@ -132,16 +130,22 @@ impl BreakerPolicy {
         }
     }
 
-    /// The end of a call that is no plain success of a closed circuit.
+    /// The end of a call that the breaker has to know of.
+    #[inline(never)]
     fn tell(&self, pass: BreakerPass, ending: Ending) {
-        let now = clock::now();
+        let plain = ending == Ending::Succeeded && !pass.admission.is_probe();
+        let now = if plain && !self.shared.breaker.success_needs_now() {
+            Moment::ORIGIN
+        } else {
+            clock::now()
+        };
         let (health, retry_after) = match ending {
             Ending::Succeeded => (Health::Good, None),
             Ending::Failed(failure) => (failure.health, failure.retry_after),
             Ending::Panicked => (Health::Bad, None),
             Ending::Cancelled => (Health::Silent, None),
         };
-        let took = pass.started.map(|started| now.since(started));
+        let took = self.shared.timed.then(|| now.since(pass.started));
         let verdict = Verdict { health, took, retry_after };
         let told = self.shared.breaker.tell(now, pass.admission, verdict);
         self.ears.tell(|| ending.event());
@@ -160,8 +164,8 @@ impl BreakerPolicy {
 #[derive(Debug)]
 pub struct BreakerPass {
     admission: Admission,
-    /// When it began, where slow calls count.
-    started: Option<Moment>,
+    /// When it began; without meaning where that is of no interest and no clock was read.
+    started: Moment,
 }
 
 impl Guard for BreakerPolicy {
@@ -172,18 +176,18 @@ impl Guard for BreakerPolicy {
     fn enter(&self) -> Result<BreakerPass, Refused> {
         let closed = if self.shared.timed { None } else { self.shared.breaker.ask_closed() };
         match closed {
-            Some(admission) => Ok(BreakerPass { admission, started: None }),
+            Some(admission) => Ok(BreakerPass { admission, started: Moment::ORIGIN }),
             None => self.ask(),
         }
     }
 
     #[inline]
     fn leave(&self, pass: BreakerPass, ending: Ending) {
-        let plain = ending == Ending::Succeeded && !pass.admission.is_probe();
-        if plain && !self.shared.success_needs_now && pass.started.is_none() {
-            let told = self.shared.breaker.tell(Moment::ORIGIN, pass.admission, Health::Good);
+        if self.shared.success_is_silent
+            && ending == Ending::Succeeded
+            && !pass.admission.is_probe()
+        {
             self.ears.tell(|| PolicyEvent::Succeeded);
-            self.changed(told.change);
         } else {
             self.tell(pass, ending);
         }

@@ -102,51 +102,74 @@ impl<G: Guard + ?Sized> Guard for Arc<G> {
 #[derive(Debug)]
 struct Seat<G: Guard> {
     guard: G,
-    state: State<G::Pass>,
+    pass: Option<G::Pass>,
+    stage: Stage,
 }
 
-#[derive(Debug)]
-enum State<P> {
-    New,
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// The call has not asked yet.
+    Outside,
+    /// The call has a pass.
+    Inside,
     Refused(Refused),
-    Inside(P),
-    Over,
+    /// The call is over.
+    Past,
 }
 
 impl<G: Guard> Seat<G> {
-    /// Goes inside, if it is not yet. Pending for ever once the call is over.
+    const fn new(guard: G) -> Self {
+        Self { guard, pass: None, stage: Stage::Outside }
+    }
+
     #[inline]
-    fn poll_enter(&mut self) -> Poll<Result<(), Refused>> {
-        match &self.state {
-            State::Inside(_) => Poll::Ready(Ok(())),
-            State::New => match self.guard.enter() {
-                Ok(pass) => {
-                    self.state = State::Inside(pass);
-                    Poll::Ready(Ok(()))
-                }
-                Err(refused) => self.refuse(refused),
-            },
-            State::Refused(refused) => self.refuse(*refused),
-            State::Over => Poll::Pending,
+    fn enter(&mut self) {
+        match self.guard.enter() {
+            Ok(pass) => {
+                self.pass = Some(pass);
+                self.stage = Stage::Inside;
+            }
+            Err(refused) => self.stage = Stage::Refused(refused),
         }
     }
 
-    fn refuse(&mut self, refused: Refused) -> Poll<Result<(), Refused>> {
-        self.state = State::Over;
-        Poll::Ready(Err(refused))
+    /// Goes inside, if it is not yet. Pending for ever once the call is over.
+    #[inline]
+    fn poll_enter(&mut self) -> Poll<Result<(), Refused>> {
+        if let Stage::Outside = self.stage {
+            self.enter();
+        }
+        if let Stage::Inside = self.stage { Poll::Ready(Ok(())) } else { self.turned_away() }
+    }
+
+    #[cold]
+    fn turned_away(&mut self) -> Poll<Result<(), Refused>> {
+        match std::mem::replace(&mut self.stage, Stage::Past) {
+            Stage::Refused(refused) => Poll::Ready(Err(refused)),
+            Stage::Outside | Stage::Inside | Stage::Past => Poll::Pending,
+        }
     }
 
     #[inline]
     fn leave(&mut self, ending: Ending) {
-        if let State::Inside(pass) = std::mem::replace(&mut self.state, State::Over) {
+        self.stage = Stage::Past;
+        if let Some(pass) = self.pass.take() {
             self.guard.leave(pass, ending);
         }
+    }
+
+    #[cold]
+    fn abandon(&mut self, ending: Ending) {
+        self.leave(ending);
     }
 }
 
 impl<G: Guard> Drop for Seat<G> {
+    #[inline]
     fn drop(&mut self) {
-        self.leave(Ending::Cancelled);
+        if let Stage::Inside = self.stage {
+            self.abandon(Ending::Cancelled);
+        }
     }
 }
 
@@ -161,7 +184,7 @@ impl<G: Guard> Unwinding<'_, G> {
 
 impl<G: Guard> Drop for Unwinding<'_, G> {
     fn drop(&mut self) {
-        self.0.leave(Ending::Panicked);
+        self.0.abandon(Ending::Panicked);
     }
 }
 
@@ -188,37 +211,33 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
     /// `future` behind `guard`, which is asked at the first poll. The combinators of the policies make
     /// these; for a [`Guard`] of one's own.
     pub const fn new(guard: G, judge: J, future: F) -> Self {
-        Self { future: Some(future), seat: Seat { guard, state: State::New }, judge }
+        Self { future: Some(future), seat: Seat::new(guard), judge }
     }
 
     /// Asks the guard at once, and begins with `start` only when it lets through.
     pub(crate) fn begin(guard: G, judge: J, start: impl FnOnce() -> F) -> Self {
-        let mut seat = Seat { guard, state: State::New };
-        match seat.guard.enter() {
-            Ok(pass) => {
-                seat.state = State::Inside(pass);
-                let unwinding = Unwinding(&mut seat);
-                let future = Some(start());
-                unwinding.came_back();
-                Self { future, seat, judge }
-            }
-            Err(refused) => {
-                seat.state = State::Refused(refused);
-                Self { future: None, seat, judge }
-            }
-        }
+        let mut seat = Seat::new(guard);
+        seat.enter();
+        let future = if let Stage::Inside = seat.stage {
+            let unwinding = Unwinding(&mut seat);
+            let future = start();
+            unwinding.came_back();
+            Some(future)
+        } else {
+            None
+        };
+        Self { future, seat, judge }
     }
 
     /// Never begins. Asks the guard all the same, so that the refusal is counted where it can be.
     pub(crate) fn shut(guard: G, judge: J, shut: Refused) -> Self {
-        let refused = match guard.enter() {
-            Ok(pass) => {
-                guard.leave(pass, Ending::Cancelled);
-                shut
-            }
-            Err(refused) => refused,
-        };
-        Self { future: None, seat: Seat { guard, state: State::Refused(refused) }, judge }
+        let mut seat = Seat::new(guard);
+        seat.enter();
+        if let Stage::Inside = seat.stage {
+            seat.abandon(Ending::Cancelled);
+            seat.stage = Stage::Refused(shut);
+        }
+        Self { future: None, seat, judge }
     }
 }
 

@@ -47,6 +47,11 @@ use crate::policy::{ByError, Judge, Listener, PolicyEvent, RetryError};
 /// ```
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Clone)]
+struct Shared {
     retry: Retry,
     budget: Option<Arc<RetryBudget>>,
     ears: Ears,
@@ -56,20 +61,23 @@ impl RetryPolicy {
     /// As often and as far apart as `retry` says.
     #[must_use]
     pub fn new(retry: Retry) -> Self {
-        Self { retry, budget: None, ears: Ears::default() }
+        let shared = Shared { retry, budget: None, ears: Ears::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The same within a budget, which all retries and hedges of a dependency share.
     #[must_use]
     pub fn with_budget(self, budget: Arc<RetryBudget>) -> Self {
-        Self { budget: Some(budget), ..self }
+        let shared = Shared { budget: Some(budget), ..(*self.shared).clone() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The same with a listener: each attempt's `Succeeded` or `Failed`, `Retrying` and
     /// `GaveUp`.
     #[must_use]
     pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
-        Self { ears: Ears::new(listener), ..self }
+        let shared = Shared { ears: Ears::new(listener), ..(*self.shared).clone() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Runs what `operation` makes, once for each attempt; it gets the attempt's number, counted from
@@ -130,13 +138,17 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         Self { policy, repeatable, made: 0, waited: Duration::ZERO, earlier: None, paid: None }
     }
 
+    fn shared(&self) -> &Shared {
+        &self.policy.borrow().shared
+    }
+
     /// Counts another attempt, which is sent now, and tells its number.
     #[inline]
     pub(crate) fn begin(&mut self) -> u32 {
         // Sent is spent.
         self.paid = None;
         if self.made == 0
-            && let Some(budget) = &self.policy.borrow().budget
+            && let Some(budget) = &self.shared().budget
         {
             budget.deposit();
         }
@@ -154,7 +166,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         let failure = judge.judge(&result);
         match (result, failure) {
             (Ok(value), None) => {
-                self.policy.borrow().ears.tell(|| PolicyEvent::Succeeded);
+                self.shared().ears.tell(|| PolicyEvent::Succeeded);
                 Next::Done(Ok(value))
             }
             (result, failure) => self.failed(failure.unwrap_or(Failure::PERMANENT), result),
@@ -174,11 +186,19 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
     }
 
     #[cold]
+    fn give_back(&mut self) {
+        if let Some((paid, budget)) = self.paid.take().zip(self.shared().budget.as_deref()) {
+            budget.give_back(paid);
+        }
+    }
+
+    #[cold]
     fn failed<T, E>(&mut self, failure: Failure, result: Result<T, E>) -> Next<T, E> {
-        let (now, policy) = (clock::now(), self.policy.borrow());
-        policy.ears.tell(|| PolicyEvent::Failed(failure));
+        let now = clock::now();
         let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
         self.earlier = Some(whole);
+        let policy = self.shared();
+        policy.ears.tell(|| PolicyEvent::Failed(failure));
         let failed = FailedAttempt {
             number: self.made,
             waited: self.waited,
@@ -206,10 +226,8 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
 impl<P: Borrow<RetryPolicy>> Drop for Attempts<P> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(paid) = self.paid.take()
-            && let Some(budget) = &self.policy.borrow().budget
-        {
-            budget.give_back(paid);
+        if self.paid.is_some() {
+            self.give_back();
         }
     }
 }

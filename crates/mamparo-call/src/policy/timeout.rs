@@ -84,7 +84,7 @@ impl TimeoutPolicy {
     }
 
     #[cold]
-    fn from_now(&self) -> Span {
+    fn whole_span(&self) -> Span {
         Span::Until { after: self.limit, until: clock::now().plus(self.limit) }
     }
 }
@@ -160,7 +160,7 @@ where
             return Poll::Ready(result.map_err(TimeoutError::Inner));
         }
         if let Span::Open = this.span {
-            *this.span = policy.from_now();
+            *this.span = policy.whole_span();
         }
         let Span::Until { after, until } = *this.span else { return Poll::Pending };
         ready!(wait(this.timer, until, cx));

@@ -267,6 +267,13 @@ impl Breaker {
         matches!(self.config().trip, Trip::Rate { .. })
     }
 
+    /// Does a success of a closed circuit change nothing, so that it need not be told? One of a probe
+    /// always does.
+    #[must_use]
+    pub const fn success_is_silent(&self) -> bool {
+        matches!(self.config().trip, Trip::Failures { .. })
+    }
+
     /// Refuses every call until another order. `None` when that is ordered already.
     pub fn force_open(&self, now: Moment) -> Option<Change> {
         self.order(now, Some(Override::Open))

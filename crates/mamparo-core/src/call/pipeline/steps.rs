@@ -116,16 +116,19 @@ pub enum Refusal {
     CircuitOpen,
     /// Shed to keep more important work alive.
     Shed,
+    /// Held back, because the dependency turns most of what it gets away.
+    Throttled,
 }
 
 impl Refusal {
     /// Every reason there is, for tables and counters.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::DeadlineExceeded,
         Self::RateLimited,
         Self::BulkheadFull,
         Self::CircuitOpen,
         Self::Shed,
+        Self::Throttled,
     ];
 
     /// Its place in [`Refusal::ALL`].
@@ -137,6 +140,7 @@ impl Refusal {
             Self::BulkheadFull => 2,
             Self::CircuitOpen => 3,
             Self::Shed => 4,
+            Self::Throttled => 5,
         }
     }
 
@@ -149,6 +153,7 @@ impl Refusal {
             Self::BulkheadFull => "bulkhead-full",
             Self::CircuitOpen => "circuit-open",
             Self::Shed => "shed",
+            Self::Throttled => "throttled",
         }
     }
 }
