@@ -2,11 +2,11 @@
 
 use std::borrow::Borrow;
 use std::hash::Hash;
-use std::sync::Arc;
 
 use super::{Bulkhead, BulkheadConfig};
 use crate::keyed::{Dispensable, Keep, Keyed};
 use crate::limits::BULKHEAD_KEYS_MAX;
+use crate::sync::Arc;
 use crate::time::Moment;
 
 /// Forgotten when nobody is in it. Its service time goes too: an estimate that the next crowd makes anew.
