@@ -21,6 +21,7 @@ fn origin() -> std::time::Instant {
 
 /// The present moment on tokio's clock.
 #[must_use]
+#[inline]
 pub fn now() -> Moment {
     moment_of(read())
 }
@@ -80,13 +81,12 @@ fn read() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
+#[inline]
 fn moment_of(instant: tokio::time::Instant) -> Moment {
     let (instant, origin) = (instant.into_std(), origin());
-    let start = Moment::ORIGIN.plus(HEAD_START);
-    if instant >= origin {
-        start.plus(instant.duration_since(origin))
-    } else {
-        start.minus(origin.duration_since(instant))
+    match instant.checked_duration_since(origin) {
+        Some(since) => Moment::ORIGIN.plus(HEAD_START).plus(since),
+        None => Moment::ORIGIN.plus(HEAD_START).minus(origin.duration_since(instant)),
     }
 }
 

@@ -122,16 +122,17 @@ impl Dependency {
     ///
     /// # Errors
     /// [`CallError`] says which guard refused or how the last attempt failed.
-    pub async fn call<T, E, F, Fut>(
+    #[inline]
+    pub fn call<T, E, F, Fut>(
         &self,
         repeatable: Repeatable,
         operation: F,
-    ) -> Result<T, CallError<E>>
+    ) -> impl Future<Output = Result<T, CallError<E>>>
     where
         E: Classify,
         F: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        driver::call(&self.gate, repeatable, operation).await
+        driver::call(&self.gate, repeatable, operation)
     }
 }

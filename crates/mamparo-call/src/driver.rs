@@ -48,7 +48,11 @@ where
     let (told, last) = match gate.start(&mut run.pipeline, now) {
         Ok(AttemptLimit { until }) => {
             let attempt = Attempt::new(1, now, until);
-            let (event, last) = match run.attempt(attempt, &mut operation).await {
+            // As in `Run::attempt`, without a future of its own in between.
+            let running = &mut run.running;
+            let mut future = pin!(within(running, attempt, || operation(attempt)));
+            let watched = poll_fn(|cx| within(running, attempt, || future.as_mut().poll(cx)));
+            let (event, last) = match Deadline::new(watched, until).await {
                 Ok(Ok(value)) => {
                     run.succeeded(attempt)?;
                     return Ok(value);
@@ -144,14 +148,14 @@ impl<'a> Run<'a> {
         told.map_err(|misfit| self.misfit(misfit))
     }
 
-    #[inline]
+    #[inline(always)]
     fn succeeded<E>(&mut self, attempt: Attempt) -> Result<(), CallError<E>> {
         let needs_now = self.gate.policies.success_needs_now() || self.pipeline.is_probe();
         let now = if needs_now { clock::now() } else { attempt.started };
         self.succeeded_at(now, attempt.number)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn succeeded_at<E>(&mut self, now: Moment, number: u32) -> Result<(), CallError<E>> {
         let told = self.gate.succeed(&mut self.pipeline, now, number);
         told.map_err(|misfit| self.misfit(misfit))

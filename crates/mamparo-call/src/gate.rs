@@ -52,7 +52,7 @@ impl Gate {
     }
 
     /// Begins a call. `Ok` when its first attempt begins and that is all.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(
         &self,
         pipeline: &mut Pipeline,
@@ -65,7 +65,7 @@ impl Gate {
     }
 
     /// Ends a call with the value of attempt `number`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn succeed(
         &self,
         pipeline: &mut Pipeline,

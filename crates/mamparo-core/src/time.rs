@@ -38,7 +38,8 @@ impl Moment {
 
     /// The moment `after` later; [`Moment::FAR_FUTURE`] where that would overflow.
     #[must_use]
-    pub fn plus(self, after: Duration) -> Self {
+    #[inline]
+    pub const fn plus(self, after: Duration) -> Self {
         Self(self.0.saturating_add(nanos_of(after)))
     }
 
@@ -129,8 +130,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
-fn nanos_of(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// In 64 bits throughout: this is on the way of every call.
+#[inline]
+const fn nanos_of(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos() as u64)
 }
 
 fn millis_of(duration: Duration) -> i64 {

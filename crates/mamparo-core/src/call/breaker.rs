@@ -197,16 +197,14 @@ impl Breaker {
         }
     }
 
-    /// [`Breaker::ask`] without a reading of the clock; `None` where the answer depends on the time.
+    /// The admission that [`Breaker::ask`] gives while the circuit is closed, for one look at one word
+    /// and none at the clock; `None` when there is more to say. It takes no place: a caller that is
+    /// refused elsewhere may drop it.
+    #[must_use]
     #[inline]
     pub fn ask_closed(&self) -> Option<Admission> {
         let word = self.word();
-        match word.mode() {
-            Mode::Closed | Mode::ForcedClosed | Mode::Disabled => {
-                Some(Admission { generation: word.generation(), probe: false })
-            }
-            Mode::Open | Mode::Full | Mode::ForcedOpen | Mode::Trying => None,
-        }
+        word.lets_pass().then(|| Admission { generation: word.generation(), probe: false })
     }
 
     /// Would [`Breaker::ask`] refuse now, and until when? Takes no place and changes nothing.
@@ -250,6 +248,10 @@ impl Breaker {
         let word = self.word();
         if admission.generation != word.generation() {
             return Told { event: Event::Stale, change: None };
+        }
+        let forgets_successes = matches!(self.config().trip, Trip::Failures { .. });
+        if verdict.health == Health::Good && forgets_successes && word.counts() {
+            return Told { event: Event::Counted, change: None };
         }
         match word.mode() {
             Mode::Closed => self.count(now, admission.generation, verdict, true),

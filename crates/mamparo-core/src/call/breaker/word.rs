@@ -28,10 +28,24 @@ impl Word {
         Self((generation << 3) | mode as u64)
     }
 
+    #[inline]
     pub(super) const fn generation(self) -> u64 {
         self.0 >> 3
     }
 
+    /// Does every call pass?
+    #[inline]
+    pub(super) const fn lets_pass(self) -> bool {
+        self.0 & 7 <= Mode::Disabled as u64
+    }
+
+    /// Does every call pass, and is it counted?
+    #[inline]
+    pub(super) const fn counts(self) -> bool {
+        self.0 & 7 <= Mode::ForcedClosed as u64
+    }
+
+    #[inline]
     pub(super) const fn mode(self) -> Mode {
         match self.0 & 7 {
             0 => Mode::Closed,
@@ -56,6 +70,8 @@ mod tests {
             for generation in [0, 1, 7, 8, (1 << 61) - 1] {
                 let word = Word::new(generation, mode);
                 assert_eq!((word.generation(), word.mode()), (generation, mode));
+                assert_eq!(word.lets_pass(), matches!(mode, Closed | ForcedClosed | Disabled));
+                assert_eq!(word.counts(), matches!(mode, Closed | ForcedClosed));
             }
         }
     }

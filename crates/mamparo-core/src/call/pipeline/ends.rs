@@ -30,7 +30,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Whatever [`Pipeline::tell`] answers otherwise.
-    #[inline]
+    #[inline(always)]
     pub fn succeed(&mut self, now: Moment, number: u32, policies: &Policies) -> Result<(), Aside> {
         let State::Attempting { flight } = &mut self.state else {
             return Err(Err(self.misfit(Event::Succeeded { number })));

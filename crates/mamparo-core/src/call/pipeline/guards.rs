@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, Refusal, State, Step, Told};
-use crate::call::breaker::{Admission, Answer, Change};
+use crate::call::breaker::{Admission, Answer, Breaker};
 use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
 use crate::call::deadline::{self, AttemptLimit};
 use crate::call::rate_limit;
@@ -16,7 +16,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Whatever [`Pipeline::tell`] answers otherwise.
-    #[inline]
+    #[inline(always)]
     pub fn start(&mut self, now: Moment, policies: &Policies) -> Result<AttemptLimit, Aside> {
         if !matches!(self.state, State::New) {
             return Err(Err(self.misfit(Event::Start)));
@@ -29,12 +29,13 @@ impl Pipeline {
         else {
             return Err(Ok(self.refuse(now, Refusal::DeadlineExceeded, None, policies)));
         };
-        if let Some(breaker) = &policies.breaker {
-            let look = breaker.look(now);
-            if let Some(after) = look.refused {
-                let told = self.refuse(now, Refusal::CircuitOpen, Some(after), policies);
-                return Err(Ok(Told { change: look.change, ..told }));
-            }
+        // A closed circuit admits at once. An admission that a later guard makes useless has taken
+        // nothing.
+        let closed = policies.breaker.as_ref().and_then(Breaker::ask_closed);
+        if closed.is_none()
+            && let Some(told) = self.look_at_breaker(now, policies)
+        {
+            return Err(Ok(told));
         }
         if let Some(rate) = &policies.rate_limit
             && let rate_limit::Answer::NotUntil { retry_after } = rate.ask(now)
@@ -64,7 +65,17 @@ impl Pipeline {
                 }
             }
         }
-        self.admit(now, limit, policies).map_err(Ok)
+        match closed {
+            Some(admission) => self.begin(now, limit, Some(admission), policies).map_err(Ok),
+            None => self.admit(now, limit, policies).map_err(Ok),
+        }
+    }
+
+    /// Before anything is taken: an open circuit refuses.
+    fn look_at_breaker(&mut self, now: Moment, policies: &Policies) -> Option<Told> {
+        let look = policies.breaker.as_ref()?.look(now);
+        let told = self.refuse(now, Refusal::CircuitOpen, Some(look.refused?), policies);
+        Some(Told { change: look.change, ..told })
     }
 
     pub(super) fn slot_granted(&mut self, now: Moment, policies: &Policies) -> Aside {
@@ -108,7 +119,7 @@ impl Pipeline {
         let Some(limit) = deadline::attempt_limit(now, policies.attempt_timeout, self.deadline)
         else {
             let (refusal, reason) = (Refusal::DeadlineExceeded, GiveUp::DeadlineTooNear);
-            return self.no_attempt(now, refusal, reason, None, None, policies);
+            return self.no_attempt(now, refusal, reason, None, policies);
         };
         match self.admit(now, limit, policies) {
             Ok(AttemptLimit { until }) => {
@@ -120,48 +131,35 @@ impl Pipeline {
     }
 
     /// The inner guards, before each attempt.
-    #[inline]
     fn admit(
         &mut self,
         now: Moment,
         limit: AttemptLimit,
         policies: &Policies,
     ) -> Result<AttemptLimit, Told> {
-        match policies.breaker.as_ref().map(|breaker| breaker.ask(now)) {
-            None => self.begin(now, limit, None, policies),
-            Some(Answer { admission: Ok(admission), change: None }) => {
-                self.begin(now, limit, Some(admission), policies)
-            }
-            Some(answer) => Err(self.admit_on(now, limit, answer, policies)),
-        }
-    }
-
-    /// The breaker refuses, or it changed.
-    #[cold]
-    fn admit_on(
-        &mut self,
-        now: Moment,
-        limit: AttemptLimit,
-        answer: Answer,
-        policies: &Policies,
-    ) -> Told {
-        let Answer { admission, change } = answer;
-        match admission {
-            Ok(admission) => match self.begin(now, limit, Some(admission), policies) {
-                Ok(AttemptLimit { until }) => {
-                    let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
-                    Told { change, ..Told::new(step, Move::Admit) }
-                }
-                Err(told) => Told { change, ..told },
-            },
+        let Some(Answer { admission, change }) =
+            policies.breaker.as_ref().map(|breaker| breaker.ask(now))
+        else {
+            return self.begin(now, limit, None, policies);
+        };
+        let begun = match admission {
+            Ok(admission) => self.begin(now, limit, Some(admission), policies),
             Err(after) => {
                 let (refusal, reason) = (Refusal::CircuitOpen, GiveUp::CircuitOpen);
-                self.no_attempt(now, refusal, reason, Some(after), change, policies)
+                Err(self.no_attempt(now, refusal, reason, Some(after), policies))
             }
+        };
+        match begun {
+            Ok(limit) if change.is_none() => Ok(limit),
+            Ok(AttemptLimit { until }) => {
+                let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
+                Err(Told { change, ..Told::new(step, Move::Admit) })
+            }
+            Err(told) => Err(Told { change, ..told }),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(
         &mut self,
         now: Moment,
@@ -195,15 +193,13 @@ impl Pipeline {
         refusal: Refusal,
         reason: GiveUp,
         retry_after: Option<Duration>,
-        change: Option<Change>,
         policies: &Policies,
     ) -> Told {
-        let told = if self.attempts == 0 {
+        if self.attempts == 0 {
             self.refuse(now, refusal, retry_after, policies)
         } else {
             self.give_up(now, reason, retry_after, policies)
-        };
-        Told { change, ..told }
+        }
     }
 
     #[cold]
