@@ -28,3 +28,5 @@ pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotenc
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// The rate limit itself (draft-ietf-httpapi-ratelimit-headers).
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// How the caches on the way handled the request (RFC 9211).
+pub const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");

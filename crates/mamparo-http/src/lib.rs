@@ -3,8 +3,10 @@
 //! Outgoing: [`client::HttpClient`], one per dependency, each attempt a policy-guarded call.
 //! Incoming: [`server::standard`] stacks the layers in their one order, [`server::idempotency`]
 //! guards routes whose effect must happen once, [`health`] answers probes, [`serve`](mod@serve)
-//! drains on shutdown. Everything that goes wrong, either way, becomes a [`problem::Problem`].
+//! drains on shutdown. [`caching`] reads and tells what HTTP says of remembered answers. Everything
+//! that goes wrong, either way, becomes a [`problem::Problem`].
 
+pub mod caching;
 pub mod client;
 pub mod headers;
 pub mod health;
