@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use mamparo_core::call::shed::Criticality;
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
 
@@ -37,6 +38,10 @@ pub struct Context {
     pub tracestate: Option<Arc<str>>,
     /// Who asked, as the edge has established it; the scope of idempotency keys and rate limits.
     pub client: Option<Arc<str>>,
+    /// How much the request matters: under load the least important is refused first, here and in
+    /// every service that is called for it. Work of less importance that a request sets off (a
+    /// prefetch, say) runs in a context that says so.
+    pub criticality: Criticality,
 }
 
 impl Context {

@@ -20,6 +20,8 @@ pub const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-ret
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Who asked, as the edge has established it. Only for hops inside the system.
 pub const CLIENT_ID: HeaderName = HeaderName::from_static("x-client-id");
+/// How much the request matters: a slug of [`mamparo_core::call::shed::Criticality`].
+pub const CRITICALITY: HeaderName = HeaderName::from_static("x-criticality");
 /// The key by which a receiver recognises a repetition (draft-ietf-httpapi-idempotency-key-header).
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// `true` on an answer that was given before and is replayed.

@@ -8,14 +8,17 @@
 //! | `mamparo_http_server_requests_total` | counter | `route`, `method`, `status` |
 //! | `mamparo_http_server_request_duration_seconds` | histogram | `route`, `method` |
 //! | `mamparo_http_server_refusals_total` | counter | `reason` |
+//! | `mamparo_http_server_shed_total` | counter | `criticality` |
+//! | `mamparo_http_server_levels_refused` | gauge, 0 to 5 | |
 //! | `mamparo_http_server_panics_total` | counter | |
 //! | `mamparo_idempotency_total` | counter | `outcome` |
 
 use std::time::Duration;
 
 use mamparo_call::{Dependency, clock};
+use mamparo_core::call::shed::{Change, Criticality};
 use mamparo_core::time::Moment;
-use metrics::{counter, histogram};
+use metrics::{counter, gauge, histogram};
 
 /// The counter that must stay 0 is visible from the start, so that an alert has something to watch.
 pub(crate) fn register_client(dependency: &Dependency) {
@@ -91,6 +94,21 @@ const fn resend_count(number: u32) -> Option<u32> {
 pub(crate) fn refused(reason: &'static str) {
     counter!("mamparo_http_server_refusals_total", "reason" => reason).increment(1);
     tracing::warn!(reason, "request refused");
+}
+
+/// A request that was refused to keep more important ones alive. Many are, when it happens, and a log
+/// line for each would be work of the kind that is being saved: [`shedding`] logs the change.
+pub(crate) fn shed(criticality: Criticality) {
+    counter!("mamparo_http_server_refusals_total", "reason" => "shed").increment(1);
+    counter!("mamparo_http_server_shed_total", "criticality" => criticality.slug()).increment(1);
+}
+
+/// Other levels are refused than before.
+pub(crate) fn shedding(change: Change) {
+    let levels = change.to.map_or(0, |level| level.index() + 1);
+    gauge!("mamparo_http_server_levels_refused").set(levels as f64);
+    let (from, to) = (change.from.map(Criticality::slug), change.to.map(Criticality::slug));
+    tracing::warn!(from, to, "load shedding refuses up to another level");
 }
 
 /// A request that was answered, by whomever.

@@ -74,6 +74,8 @@ pub static METRICS: &[Metric] = &[
     counter("mamparo_http_server_requests_total", "Requests answered"),
     histogram("mamparo_http_server_request_duration_seconds", "Time of requests answered"),
     counter("mamparo_http_server_refusals_total", "Requests refused at the edge, by reason"),
+    counter("mamparo_http_server_shed_total", "Requests refused under load, by criticality"),
+    gauge("mamparo_http_server_levels_refused", "Levels of criticality refused under load, 0 to 5"),
     counter("mamparo_http_server_panics_total", "Handlers that panicked"),
     counter("mamparo_idempotency_total", "Requests with an idempotency key, by outcome"),
     counter("mamparo_messages_total", "Deliveries by queue and outcome"),

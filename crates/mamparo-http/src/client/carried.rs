@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mamparo_call::Context;
+use mamparo_core::call::shed::Criticality;
 use mamparo_core::time::Moment;
 
 use crate::trace_context::Traceparent;
@@ -17,6 +18,7 @@ pub(super) struct Carried {
     trace: Traceparent,
     tracestate: Option<Arc<str>>,
     client: Option<Arc<str>>,
+    criticality: Criticality,
 }
 
 impl Carried {
@@ -31,6 +33,7 @@ impl Carried {
             // The state belongs to the trace: without a parent there is none to pass on.
             tracestate: parent.and_then(|_| context.tracestate.clone()),
             client: context.client.clone(),
+            criticality: context.criticality,
         }
     }
 
@@ -55,6 +58,7 @@ impl Carried {
         if let Some(client) = &self.client {
             put(headers::CLIENT_ID, client);
         }
+        put(headers::CRITICALITY, self.criticality.slug());
         put(headers::ATTEMPT, &number.to_string());
         if let Some(deadline) = deadline {
             put(headers::REQUEST_TIMEOUT_MS, &whole_millis(now.until(deadline)).to_string());

@@ -11,6 +11,8 @@ pub const DEPENDENCY_ERROR: &str = "DEPENDENCY_ERROR";
 pub const DEADLINE_EXCEEDED: &str = "DEADLINE_EXCEEDED";
 /// 503: the service can't reach its own database, or is being stopped.
 pub const SERVICE_UNAVAILABLE: &str = "SERVICE_UNAVAILABLE";
+/// 503: there is too much to do, and other requests matter more.
+pub const SHED: &str = "SHED";
 /// 429: too many requests of this client.
 pub const RATE_LIMITED: &str = "RATE_LIMITED";
 /// 404: no such route.
@@ -37,11 +39,12 @@ pub const IDEMPOTENCY_KEY_IN_USE: &str = "IDEMPOTENCY_KEY_IN_USE";
 pub const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
 
 /// All of them, for documentation and its test.
-pub const ALL: [&str; 16] = [
+pub const ALL: [&str; 17] = [
     DEPENDENCY_UNAVAILABLE,
     DEPENDENCY_ERROR,
     DEADLINE_EXCEEDED,
     SERVICE_UNAVAILABLE,
+    SHED,
     RATE_LIMITED,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,

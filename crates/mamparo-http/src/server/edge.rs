@@ -1,4 +1,4 @@
-//! Request id, trace and client identity: what every later layer, log line and call relies on.
+//! Request id, trace, client identity and criticality: what every later layer, log line and call relies on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue};
 use mamparo_call::{Context, clock};
+use mamparo_core::call::shed::Criticality;
 use tracing::Instrument;
 
 use crate::trace_context::Traceparent;
@@ -21,6 +22,8 @@ const TRACESTATE_BYTES_MAX: usize = 512;
 pub struct Identity {
     /// Is `x-client-id` the truth? Else the peer's address is.
     pub trust_header: bool,
+    /// The most that a caller may claim its request to matter.
+    pub criticality_max: Criticality,
 }
 
 /// Opens the request's [`Context`] and span, echoes its id and counts its answer.
@@ -48,6 +51,7 @@ pub async fn layer(State(identity): State<Identity>, request: Request, next: Nex
         traceparent: Some(trace.to_string().into()),
         tracestate,
         client: client_of(identity, &request),
+        criticality: criticality_of(identity, request.headers()),
     };
     let echo = HeaderValue::from_str(&request_id).ok();
     async move {
@@ -80,6 +84,16 @@ fn trace_of(request: &HeaderMap) -> (Traceparent, Option<Arc<str>>) {
         .map(|states| states.join(","))
         .filter(|state| !state.is_empty() && state.len() <= TRACESTATE_BYTES_MAX);
     (parent.child(), state.map(Arc::from))
+}
+
+fn criticality_of(identity: Identity, request: &HeaderMap) -> Criticality {
+    let mut values = request.get_all(headers::CRITICALITY).iter();
+    // Who says two things has said nothing.
+    let stated = match (values.next(), values.next()) {
+        (Some(only), None) => only.to_str().ok(),
+        (None | Some(_), _) => None,
+    };
+    Criticality::admitted(stated, identity.criticality_max)
 }
 
 fn client_of(identity: Identity, request: &Request) -> Option<Arc<str>> {
