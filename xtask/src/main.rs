@@ -1,10 +1,11 @@
 //! `cargo xtask`: run the tests, the whole gate, or only the checks of the house.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{gates, tidy};
+use xtask::{bench, gates, tidy};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Automation of this workspace")]
@@ -31,6 +32,34 @@ enum Task {
     Ci,
     /// Check the rules of the house; prints what, where, why and the way out.
     Tidy,
+    /// Measure what the call policies cost; see docs/benchmarks.md.
+    #[command(subcommand)]
+    Bench(Benchmark),
+    /// Put the same cases to our policies and to the peers', and print who passes.
+    Peers {
+        /// Write what the peers do to the file that later runs are held against.
+        #[arg(long)]
+        bless: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// Time, instructions and allocations of every policy beside the peers, and the goals.
+    Policies {
+        /// Fewer rounds: for a look, not for a figure.
+        #[arg(long)]
+        quick: bool,
+        /// Write everything to this file too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Instructions and allocations of our own policies against the committed baseline.
+    Gate {
+        /// Write the baseline instead of comparing with it.
+        #[arg(long)]
+        bless: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -56,5 +85,10 @@ fn run(task: Task) -> Result<bool, String> {
             print!("{report}");
             Ok(report.findings.is_empty())
         }
+        Task::Bench(Benchmark::Policies { quick, json }) => {
+            bench::policies(&root, quick, json.as_deref())
+        }
+        Task::Bench(Benchmark::Gate { bless }) => bench::gate(&root, bless),
+        Task::Peers { bless } => bench::peers(&root, bless),
     }
 }

@@ -10,8 +10,12 @@ const INHERITED: &[&str] = &["version", "edition", "rust-version", "license", "p
 /// Manifests that go their own way.
 pub(super) fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let mut found = Vec::new();
-    for folder in ["crates", "apps", "xtask"].into_iter().filter(|f| root.join(f).is_dir()) {
-        for file in files(root, folder, "Cargo.toml")? {
+    let folders = ["crates", "apps", "bench", "xtask"];
+    for folder in folders.into_iter().filter(|folder| root.join(folder).is_dir()) {
+        let mut manifests = files(root, folder, "Cargo.toml")?;
+        // The benchmarks are a workspace of their own; its members inherit from it.
+        manifests.retain(|file| file != "bench/Cargo.toml");
+        for file in manifests {
             found.extend(check_manifest(&file, &read(root, &file)?)?);
         }
     }

@@ -24,13 +24,14 @@ pub struct Source {
     test_modules: Vec<String>,
 }
 
-/// Reads all Rust files of crates, apps and xtask.
+/// Reads all Rust files of crates, apps, benchmarks and xtask.
 ///
 /// # Errors
 /// When a folder or file could not be read.
 pub fn load(root: &Path) -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
-    for folder in ["crates", "apps", "xtask"].into_iter().filter(|f| root.join(f).is_dir()) {
+    for folder in ["crates", "apps", "bench", "xtask"].into_iter().filter(|f| root.join(f).is_dir())
+    {
         for path in files(root, folder, ".rs")? {
             sources.push(Source::new(&path, &read(root, &path)?));
         }

@@ -1,0 +1,50 @@
+//! Ours: the machines of core alone, the combinators, the tower layers, and a whole dependency.
+
+mod dependency;
+mod layers;
+mod machines;
+mod policies;
+
+pub(super) use machines::OBJECTS;
+
+use mamparo_core::call::breaker::{BreakerConfig, Over, SlowRate, Trip};
+use mamparo_core::call::retry::Retry;
+
+use super::{FOR_GOOD, LONG};
+use crate::case::Case;
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = machines::cases();
+    cases.extend(policies::cases());
+    cases.extend(layers::cases());
+    cases.extend(dependency::cases());
+    cases
+}
+
+/// The ways in which a closed breaker counts: consecutive failures, failures in a time, shares of calls,
+/// of a time, and of slow calls in a time.
+fn modes() -> [BreakerConfig; 5] {
+    let with = |trip| BreakerConfig { trip, ..breaker() };
+    let rate = |failure_rate, slow_rate, over| {
+        with(Trip::Rate { failure_rate, slow_rate, min_calls: 100, over })
+    };
+    let slow = SlowRate { slower_than: LONG, rate: 0.5 };
+    let time = Over::Time(std::time::Duration::from_secs(10));
+    [
+        with(Trip::Consecutive { failures: 5 }),
+        breaker(),
+        rate(Some(0.5), None, Over::Calls(100)),
+        rate(Some(0.5), None, time),
+        rate(Some(0.5), Some(slow), time),
+    ]
+}
+
+/// The default breaker (5 failures in 10 s), which stays open once it is.
+fn breaker() -> BreakerConfig {
+    BreakerConfig { open_for: FOR_GOOD, open_max: FOR_GOOD, ..BreakerConfig::default() }
+}
+
+/// 3 attempts, the default.
+fn retry() -> Retry {
+    Retry::default()
+}
