@@ -6,6 +6,7 @@
 //! - [`time`]: interleaved rounds; ratios are only taken inside one. [`clock`] reads the clock,
 //!   `start` lets two tasks begin as one.
 //! - [`instructions`]: the functions that callgrind is told to count in.
+//! - [`recorder`]: counters for the rows with a listener.
 //! - [`loopback`]: a TCP round trip for scale.
 //!
 //! `cargo xtask bench policies` runs it all, compares and prints; see `docs/benchmarks.md`.
@@ -15,6 +16,7 @@ pub mod cases;
 pub mod clock;
 pub mod instructions;
 pub mod loopback;
+pub mod recorder;
 mod start;
 pub mod time;
 pub mod work;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use policies::case::Case;
 use policies::time::{self, WAYS};
-use policies::{cases, instructions};
+use policies::{cases, instructions, recorder};
 use serde_json::{Value, json};
 
 /// Length of one cell of a round.
@@ -16,17 +16,7 @@ const CELL: Duration = Duration::from_millis(3);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let cases = cases::all();
-    let result = match words[..] {
-        ["names"] => Ok(names(&cases)),
-        ["instructions"] => count(&cases),
-        ["time", rounds] => rounds
-            .parse()
-            .map_err(|_| format!("read the number of rounds from `{rounds}`"))
-            .and_then(|rounds| take_times(&cases, rounds)),
-        _ => Err("understand: say `names`, `instructions` or `time ROUNDS`".to_owned()),
-    };
-    match result {
+    match run(&words) {
         Ok(value) => {
             println!("{value}");
             ExitCode::SUCCESS
@@ -35,6 +25,20 @@ fn main() -> ExitCode {
             eprintln!("error: failed to {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn run(words: &[&str]) -> Result<Value, String> {
+    recorder::install()?;
+    let cases = cases::all();
+    match words {
+        ["names"] => Ok(names(&cases)),
+        ["instructions"] => count(&cases),
+        ["time", rounds] => {
+            let rounds = rounds.parse();
+            take_times(&cases, rounds.map_err(|_| "read the number of rounds".to_owned())?)
+        }
+        _ => Err("understand: say `names`, `instructions` or `time ROUNDS`".to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use counting::{Count, Counting};
-use policies::cases;
+use policies::{cases, recorder};
 use serde_json::{Value, json};
 
 #[global_allocator]
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
 fn count() -> Result<Value, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("start a runtime: {error}"))?;
+    recorder::install()?;
     let mut rows = Vec::new();
     for case in cases::all() {
         runtime.block_on(case.check())?;

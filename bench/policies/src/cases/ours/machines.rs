@@ -1,17 +1,17 @@
 //! The machines of core alone, on a clock of their own: what a policy costs before there is a future.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
+use mamparo_call::clock;
 use mamparo_core::call::breaker::Breaker;
-use mamparo_core::call::bulkhead::{Bulkhead, BulkheadConfig, Entry};
-use mamparo_core::call::rate_limit::{Answer, KeyedRateLimit, RateLimit, RateLimitConfig};
+use mamparo_core::call::bulkhead::{Bulkhead, Entry};
+use mamparo_core::call::rate_limit::{Answer, KeyedRateLimit, RateLimit};
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
 use mamparo_core::outcome::Health;
 use mamparo_core::time::Moment;
 
-use super::super::{KEYS, SLOTS, key_of};
-use super::{breaker, modes};
+use super::super::{KEYS, key_of};
+use super::{breaker, bulkhead, modes, rate};
 use crate::case::{Case, Expect, shared};
 use crate::work::Down;
 
@@ -112,15 +112,12 @@ fn windows() -> Vec<Case> {
 
 fn limits() -> Vec<Case> {
     let ticks = ticks();
-    let config = BulkheadConfig { limit: SLOTS as u32, ..BulkheadConfig::default() };
-    let bulkhead = shared(Bulkhead::new(config));
-    // So much that no call of a run is refused: a refusal costs less.
-    let rate = RateLimitConfig::new(u32::MAX, Duration::from_secs(1));
-    let direct = shared(RateLimit::new(rate));
-    let keyed = shared(KeyedRateLimit::<u64>::new(rate, 1).with_keys_max(2 * KEYS as usize));
-    for key in 0..KEYS {
-        keyed.ask(ticks.next(), &key);
-    }
+    let bulkhead = shared(Bulkhead::new(bulkhead()));
+    let direct = shared(RateLimit::new(rate()));
+    let keyed = shared(filled(ticks.next()));
+    // Those that are held against governor read the clock, as it does.
+    let clocked = shared(RateLimit::new(rate()));
+    let clocked_keyed = shared(filled(clock::now()));
     let budget = shared(RetryBudget::new(RetryBudgetConfig::default()));
     vec![
         Case::calls("mamparo.machine.bulkhead", Expect::Value, move |_| async move {
@@ -136,11 +133,26 @@ fn limits() -> Vec<Case> {
         Case::calls("mamparo.machine.rate_limit.keyed.10000", Expect::Value, move |n| async move {
             allowed(keyed.ask(ticks.next(), &key_of(n)))
         }),
+        Case::calls("mamparo.rate_limit", Expect::Value, move |_| async move {
+            allowed(clocked.ask(clock::now()))
+        }),
+        Case::calls("mamparo.rate_limit.keyed.10000", Expect::Value, move |n| async move {
+            allowed(clocked_keyed.ask(clock::now(), &key_of(n)))
+        }),
         Case::calls("mamparo.machine.retry_budget", Expect::Value, move |_| async move {
             budget.deposit();
             Ok::<_, Down>(())
         }),
     ]
+}
+
+/// A limit that has seen all keys.
+fn filled(now: Moment) -> KeyedRateLimit<u64> {
+    let keyed = KeyedRateLimit::new(rate(), 1).with_keys_max(2 * KEYS as usize);
+    for key in 0..KEYS {
+        keyed.ask(now, &key);
+    }
+    keyed
 }
 
 fn allowed(answer: Answer) -> Result<u32, Down> {

@@ -4,18 +4,25 @@ mod dependency;
 mod layers;
 mod machines;
 mod policies;
+mod stacks;
 
 pub(super) use machines::OBJECTS;
 
+use std::time::Duration;
+
+use mamparo_call::policy::BreakerPolicy;
 use mamparo_core::call::breaker::{BreakerConfig, Over, SlowRate, Trip};
+use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
 
-use super::{FOR_GOOD, LONG};
+use super::{FOR_GOOD, LONG, SLOTS};
 use crate::case::Case;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = machines::cases();
     cases.extend(policies::cases());
+    cases.extend(stacks::cases());
     cases.extend(layers::cases());
     cases.extend(dependency::cases());
     cases
@@ -29,7 +36,7 @@ fn modes() -> [BreakerConfig; 5] {
         with(Trip::Rate { failure_rate, slow_rate, min_calls: 100, over })
     };
     let slow = SlowRate { slower_than: LONG, rate: 0.5 };
-    let time = Over::Time(std::time::Duration::from_secs(10));
+    let time = Over::Time(Duration::from_secs(10));
     [
         with(Trip::Consecutive { failures: 5 }),
         breaker(),
@@ -42,6 +49,23 @@ fn modes() -> [BreakerConfig; 5] {
 /// The default breaker (5 failures in 10 s), which stays open once it is.
 fn breaker() -> BreakerConfig {
     BreakerConfig { open_for: FOR_GOOD, open_max: FOR_GOOD, ..BreakerConfig::default() }
+}
+
+/// A breaker that is open, and stays so.
+fn tripped() -> BreakerPolicy {
+    let policy = BreakerPolicy::new(breaker());
+    policy.force_open();
+    policy
+}
+
+/// Slots enough, and no line.
+fn bulkhead() -> BulkheadConfig {
+    BulkheadConfig { limit: SLOTS as u32, ..BulkheadConfig::default() }
+}
+
+/// So much that no call of a run is refused: a refusal costs less.
+const fn rate() -> RateLimitConfig {
+    RateLimitConfig::new(u32::MAX, Duration::from_secs(1))
 }
 
 /// 3 attempts, the default.
