@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use mamparo_core::call::breaker::Phase;
+use mamparo_core::call::latency::{Advice, Adviser, NoAdvice};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
@@ -111,6 +112,16 @@ impl Dependency {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.gate.snapshot(clock::now())
+    }
+
+    /// The timeout of an attempt that the answers of the last minute or so ask for, with its reason, to
+    /// be read by people and written into the plan: nothing is changed by it. `None` where the plan
+    /// observes no latency ([`Plan::latency`]).
+    #[must_use]
+    pub fn timeout_advice(&self) -> Option<Result<Advice, NoAdvice>> {
+        let latency = self.gate.policies.latency.as_ref()?;
+        let Plan { retry, budget, .. } = self.plan();
+        Some(Adviser::default().propose(clock::now(), latency, retry, *budget))
     }
 
     /// Calls the dependency: `operation` makes one attempt each time it is called.

@@ -77,11 +77,13 @@ impl Backoff {
     /// `previous` is the wait before that attempt. Only decorrelated jitter looks at it, and not
     /// after the first attempt, where there was none: pass zero.
     pub fn delay(&self, attempt: u32, previous: Duration, rng: &mut impl Rng) -> Duration {
-        let ceiling = self.ceiling(attempt);
         match self.jitter {
-            Jitter::None => ceiling,
-            Jitter::Full => between(Duration::ZERO, ceiling, rng),
-            Jitter::Equal => between(ceiling / 2, ceiling, rng),
+            Jitter::None => self.ceiling(attempt),
+            Jitter::Full => between(Duration::ZERO, self.ceiling(attempt), rng),
+            Jitter::Equal => {
+                let ceiling = self.ceiling(attempt);
+                between(ceiling / 2, ceiling, rng)
+            }
             Jitter::Decorrelated => {
                 let least = self.base.min(self.cap);
                 let before = if attempt > 1 { previous.max(least) } else { least };

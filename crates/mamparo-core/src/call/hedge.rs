@@ -222,7 +222,7 @@ impl Hedge {
 
     /// Looks the quantile up again, if nobody has in this period.
     fn refresh(&self, now: Moment, quantile: f64, latency: &Latency) {
-        let period = latency::period_of(now, HEDGE_DELAY_EVERY);
+        let period = latency::period_of(now, nanos_of(HEDGE_DELAY_EVERY));
         let known = self.computed_in.load(Ordering::Relaxed);
         // A clock that stepped back waits until it is where it was.
         if known >= period {

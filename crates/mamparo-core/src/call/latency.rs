@@ -38,7 +38,8 @@ const COUNT_MAX: u32 = u32::MAX - 65_536;
 /// The latencies of one dependency, shared by its calls: 3.5 KiB.
 #[derive(Debug)]
 pub struct Latency {
-    half: Duration,
+    /// Length of half a window, in nanoseconds; at least 1.
+    half: u64,
     /// Of two halves that follow each other, one has an even number and one an odd one.
     halves: [Half; 2],
     /// Held by the thread that empties a half.
@@ -90,17 +91,17 @@ pub fn samples_needed(quantile: f64) -> u64 {
     (QUANTILE_TAIL_MIN / (1.0 - quantile).max(0.0)).round() as u64
 }
 
-/// The number of the period of length `every` in which `now` lies, counted from one.
-pub(super) fn period_of(now: Moment, every: Duration) -> u64 {
-    let every = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
-    (now.nanos() / every).saturating_add(1)
+/// The number of the period of `nanos` nanoseconds in which `now` lies, counted from one.
+pub(super) fn period_of(now: Moment, nanos: u64) -> u64 {
+    (now.nanos() / nanos.max(1)).saturating_add(1)
 }
 
 impl Latency {
     /// Nothing seen yet. `window` is how long an answer counts at most; 60 s suits most.
     #[must_use]
     pub fn new(window: Duration) -> Self {
-        Self { half: window / 2, halves: [Half::new(), Half::new()], turning: Mutex::new(()) }
+        let half = u64::try_from(window.as_nanos() / 2).unwrap_or(u64::MAX).max(1);
+        Self { half, halves: [Half::new(), Half::new()], turning: Mutex::new(()) }
     }
 
     /// An attempt was answered after `took`.
