@@ -4,6 +4,7 @@
 //! it, wall time included: virtual time that covers one half of a program lies about the other.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mamparo_core::rng::{Rng, SeededRng};
@@ -73,6 +74,26 @@ impl Rng for LazyRng {
         self.0.get_or_insert_with(entropy).next_u64()
     }
 }
+
+/// A generator that threads share: a seed of the system's, and one atomic addition for each number.
+#[derive(Debug)]
+pub(crate) struct SharedRng(AtomicU64);
+
+impl SharedRng {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(entropy().next_u64()))
+    }
+}
+
+impl Rng for &SharedRng {
+    fn next_u64(&mut self) -> u64 {
+        // The n-th number of the sequence is a function of n alone (SplitMix64).
+        SeededRng::new(self.0.fetch_add(SPLIT_MIX_STEP, Ordering::Relaxed)).next_u64()
+    }
+}
+
+/// What SplitMix64 adds to its state for each number.
+const SPLIT_MIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
 fn read() -> tokio::time::Instant {

@@ -102,8 +102,19 @@ impl FaultInjector {
     /// Decides what befalls one call and carries it out, except for what has to be made: waits, and
     /// panics. `None` when the call is to be made now.
     pub async fn strike(&self, key: Option<&[u8]>) -> Option<Fake> {
+        let injection = self.ask(key)?;
+        self.carry_out(injection).await
+    }
+
+    /// Decides what befalls one call, without carrying it out.
+    pub(crate) fn ask(&self, key: Option<&[u8]>) -> Option<Injection> {
         let injection = self.faults.ask(key)?;
         observe::fault_injected(&self.service, &self.dependency, &injection);
+        Some(injection)
+    }
+
+    /// Waits and panics; `None` when the call is to be made now.
+    pub(crate) async fn carry_out(&self, injection: Injection) -> Option<Fake> {
         let Injection { delay, instead, .. } = injection;
         if let Some(delay) = delay
             && !held_up(delay, Context::current_deadline()).await

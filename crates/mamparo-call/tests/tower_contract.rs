@@ -7,23 +7,34 @@ mod probe;
 mod support;
 
 use std::fmt::Debug;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
+use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::policy::{
-    BreakerPolicy, BulkheadPolicy, RateLimitPolicy, RetryPolicy, TimeoutPolicy,
+    AdaptivePolicy, BreakerPolicy, BulkheadPolicy, HedgePolicy, RateLimitPolicy, RetryPolicy,
+    ThrottlePolicy, TimeoutPolicy,
 };
 use mamparo_call::tower::{
-    BreakerLayer, BulkheadLayer, Cloned, Once, RateLimitLayer, Replay, RetryLayer, TimeoutLayer,
+    AdaptiveLayer, BreakerLayer, BulkheadLayer, Cloned, FaultLayer, HedgeLayer, Once,
+    RateLimitLayer, Replay, RetryLayer, ThrottleLayer, TimeoutLayer,
 };
 use mamparo_call::{Failure, Repeatable};
 use mamparo_core::backoff::Backoff;
+use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::breaker::BreakerConfig;
 use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::fault::FaultConfig;
+use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
+use mamparo_core::call::pipeline::Refusal;
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::{GiveUp, Retry};
+use mamparo_core::call::throttle::ThrottleConfig;
 use probe::{Book, Probe, Request, Response};
-use support::{Broken, millis};
+use support::{Broken, millis, touchy};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 fn book() -> Arc<Book> {
@@ -50,6 +61,21 @@ fn limit() -> TimeoutPolicy {
 
 fn retry() -> RetryPolicy {
     RetryPolicy::new(Retry { attempts: 3, backoff: Backoff::default() })
+}
+
+fn hedge() -> HedgePolicy {
+    HedgePolicy::new(HedgeConfig { after: HedgeAfter::Fixed(millis(50)), extra: 1 })
+}
+
+fn fake() -> Broken {
+    Broken(Failure::TRANSIENT)
+}
+
+/// Switched on, with a share of errors.
+fn faults(error: f64) -> FaultLayer<fn(Fake) -> Result<Response, Broken>> {
+    let config = FaultConfig { enabled: true, error, ..FaultConfig::default() };
+    let injector = FaultInjector::new("orders", "catalog", config).expect("sound");
+    FaultLayer::new(Arc::new(injector), |_| Err(fake()))
 }
 
 /// What every layer has to get right, whatever its policy does.
@@ -98,6 +124,14 @@ async fn each_layer_keeps_towers_contract() {
     keeps_the_contract(BreakerLayer::new(BreakerPolicy::new(BreakerConfig::default()))).await;
     let plenty = RateLimitConfig::new(100, millis(1));
     keeps_the_contract(RateLimitLayer::new(RateLimitPolicy::new(plenty))).await;
+    let throttle = ThrottlePolicy::new(ThrottleConfig::default());
+    keeps_the_contract(ThrottleLayer::new(throttle)).await;
+    let adaptive = AdaptivePolicy::new(AdaptiveConfig::default(), 1);
+    keeps_the_contract(AdaptiveLayer::new(adaptive)).await;
+    keeps_the_contract(HedgeLayer::new(hedge(), Bytes)).await;
+    keeps_the_contract(faults(0.0)).await;
+    let off = FaultInjector::new("orders", "catalog", FaultConfig::default()).expect("sound");
+    keeps_the_contract(FaultLayer::new(Arc::new(off), |_: Fake| Err(fake()))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,4 +205,81 @@ async fn requests_that_clone_need_no_replay_of_their_own() {
     let error = service.ready().await.expect("ready").call(1).await.expect_err("it fails");
     assert_eq!((error.attempts, error.gave_up), (3, GiveUp::AttemptsSpent));
     assert_eq!(service.ready().await.expect("ready").call(2).await, Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_does_not_wait_for_a_service_that_is_stuck_and_keeps_its_readiness() {
+    let book = book();
+    book.stalls.store(u32::MAX, Ordering::SeqCst);
+    let breaker = BreakerPolicy::new(touchy(1));
+    let mut service = BreakerLayer::new(breaker.clone()).layer(Probe::new(&book));
+    let mut poll = || poll_once(poll_fn(|cx| service.poll_ready(cx)));
+    assert!(poll().is_pending(), "a closed circuit has to wait");
+    breaker.force_open();
+    assert!(poll().is_ready());
+    let refused = service.call(Request(vec![1])).await.expect_err("open");
+    assert_eq!(refused.refused().map(|refused| refused.reason), Some(Refusal::CircuitOpen));
+    // The circuit closes between readiness and call: still nobody may be called.
+    assert!(poll_once(poll_fn(|cx| service.poll_ready(cx))).is_ready());
+    breaker.force_closed();
+    let refused = service.call(Request(vec![2])).await.expect_err("not ready");
+    assert_eq!(refused.refused().map(|refused| refused.reason), Some(Refusal::CircuitOpen));
+    book.kept(0);
+    // With a service that is ready, a refusal leaves the readiness for the next request.
+    let book = self::book();
+    breaker.force_open();
+    let mut service = BreakerLayer::new(breaker.clone()).layer(Probe::new(&book));
+    let ready = service.ready().await.expect("ready");
+    ready.call(Request(vec![1])).await.expect_err("open");
+    breaker.force_closed();
+    service.call(Request(vec![2])).await.expect("the readiness of before");
+    book.kept(1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hedge_is_ready_on_its_own_and_sends_the_same_bytes() {
+    let book = book();
+    book.hangs.store(1, Ordering::SeqCst);
+    book.stalls.store(1, Ordering::SeqCst);
+    let mut service = HedgeLayer::new(hedge(), Bytes).layer(Probe::new(&book));
+    let response = service.ready().await.expect("ready").call(Request(vec![4, 2])).await;
+    assert_eq!(response.expect("the hedge's").body, [4, 2]);
+    drop(service);
+    book.kept(2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_in_line_takes_the_ready_instance_along() {
+    let book = book();
+    book.stalls.store(1, Ordering::SeqCst);
+    let bulkhead = BulkheadPolicy::new(BulkheadConfig::new(1, 1));
+    let mut service = BulkheadLayer::new(bulkhead.clone()).layer(Probe::new(&book));
+    let first = service.ready().await.expect("ready").call(Request(vec![1]));
+    let second = service.ready().await.expect("ready").call(Request(vec![2]));
+    let third = service.ready().await.expect("ready").call(Request(vec![3]));
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (1, 1));
+    let (first, second, third) = tokio::join!(first, second, third);
+    assert_eq!(first.expect("it had the slot").body, [1]);
+    assert_eq!(second.expect("it waited").body, [2]);
+    let refused = third.expect_err("the line is full").refused();
+    assert_eq!(refused.map(|refused| refused.reason), Some(Refusal::BulkheadFull));
+    // The instance that was ready for the third is kept for the next.
+    service.call(Request(vec![4])).await.expect("it works");
+    book.kept(3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn injected_errors_are_seen_like_real_ones_and_reach_nobody() {
+    let book = book();
+    let layer = ServiceBuilder::new().layer(RetryLayer::new(retry(), Bytes)).layer(faults(1.0));
+    let mut service = layer.service(tower::service_fn(|_: Request| async {
+        Ok::<Response, Broken>(Response { body: Vec::new() })
+    }));
+    let error = service.ready().await.expect("ready").call(Request(vec![1])).await;
+    assert_eq!(error.expect_err("injected").attempts, 3);
+    book.kept(0);
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }

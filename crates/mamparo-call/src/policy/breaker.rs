@@ -41,34 +41,35 @@ use crate::policy::{ByError, Ending, Guard, Guarded, Listener, PolicyEvent, Refu
 #[derive(Debug, Clone)]
 pub struct BreakerPolicy {
     shared: Arc<Shared>,
-    ears: Ears,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Shared {
-    breaker: Breaker,
+    breaker: Arc<Breaker>,
     /// Do slow calls count, so that each call has to be timed?
     timed: bool,
     /// Need a success of a closed circuit not be told?
     success_is_silent: bool,
+    ears: Ears,
 }
 
 impl BreakerPolicy {
     /// A closed circuit.
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
-        let breaker = Breaker::with_seed(config, clock::entropy().next_u64());
+        let breaker = Arc::new(Breaker::with_seed(config, clock::entropy().next_u64()));
         let timed = config.slow_rate().is_some();
         let success_is_silent = breaker.success_is_silent();
-        let shared = Arc::new(Shared { breaker, timed, success_is_silent });
-        Self { shared, ears: Ears::default() }
+        let ears = Ears::default();
+        Self { shared: Arc::new(Shared { breaker, timed, success_is_silent, ears }) }
     }
 
     /// The same breaker with a listener of this handle and its clones: how calls end, `Refused`, and the
     /// `Changed` that they bring about.
     #[must_use]
     pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
-        Self { ears: Ears::new(listener), ..self }
+        let shared = Shared { ears: Ears::new(listener), ..(*self.shared).clone() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Runs `future` unless the circuit is open, and takes its end.
@@ -124,7 +125,7 @@ impl BreakerPolicy {
             Ok(admission) => Ok(BreakerPass { admission, started: now }),
             Err(after) => {
                 let refused = Refused::new(Refusal::CircuitOpen, Some(after));
-                self.ears.tell(|| PolicyEvent::Refused(refused));
+                self.shared.ears.tell(|| PolicyEvent::Refused(refused));
                 Err(refused)
             }
         }
@@ -148,14 +149,14 @@ impl BreakerPolicy {
         let took = self.shared.timed.then(|| now.since(pass.started));
         let verdict = Verdict { health, took, retry_after };
         let told = self.shared.breaker.tell(now, pass.admission, verdict);
-        self.ears.tell(|| ending.event());
+        self.shared.ears.tell(|| ending.event());
         self.changed(told.change);
     }
 
     #[inline]
     fn changed(&self, change: Option<Change>) {
         if let Some(change) = change {
-            self.ears.tell(|| PolicyEvent::Changed(change));
+            self.shared.ears.tell(|| PolicyEvent::Changed(change));
         }
     }
 }
@@ -187,7 +188,7 @@ impl Guard for BreakerPolicy {
             && ending == Ending::Succeeded
             && !pass.admission.is_probe()
         {
-            self.ears.tell(|| PolicyEvent::Succeeded);
+            self.shared.ears.tell(|| PolicyEvent::Succeeded);
         } else {
             self.tell(pass, ending);
         }

@@ -41,11 +41,16 @@ use crate::policy::{GuardError, Listener, PolicyEvent, Refused};
 #[derive(Debug, Clone)]
 pub struct BulkheadPolicy {
     shared: Arc<Shared>,
+}
+
+#[derive(Debug, Clone)]
+struct Shared {
+    room: Arc<Room>,
     ears: Ears,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Room {
     slots: Bulkhead,
     /// Who waits for which ticket; at most as many as the line is long.
     wakers: Mutex<BTreeMap<Ticket, Waker>>,
@@ -55,14 +60,15 @@ impl BulkheadPolicy {
     /// With all slots free.
     #[must_use]
     pub fn new(config: BulkheadConfig) -> Self {
-        let shared = Shared { slots: Bulkhead::new(config), wakers: Mutex::default() };
-        Self { shared: Arc::new(shared), ears: Ears::default() }
+        let room = Arc::new(Room { slots: Bulkhead::new(config), wakers: Mutex::default() });
+        Self { shared: Arc::new(Shared { room, ears: Ears::default() }) }
     }
 
     /// The same slots with a listener of this handle and its clones: `Queued` and `Refused`.
     #[must_use]
     pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
-        Self { ears: Ears::new(listener), ..self }
+        let shared = Shared { ears: Ears::new(listener), ..(*self.shared).clone() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Runs `future` in a slot.
@@ -70,45 +76,49 @@ impl BulkheadPolicy {
     /// # Errors
     /// [`GuardError`]: no slot in time, or the future's own error.
     pub const fn call<F>(&self, future: F) -> Slotted<&Self, F> {
-        Slotted { future, place: Place::new(self) }
+        Slotted::new(self, future)
     }
 
     /// Slots taken.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.shared.slots.in_flight()
+        self.slots().in_flight()
     }
 
     /// Callers in line.
     #[must_use]
     pub fn queued(&self) -> u32 {
-        self.shared.slots.queued()
+        self.slots().queued()
     }
 
     /// Most slots taken at a time.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.shared.slots.limit()
+        self.slots().limit()
     }
 
     /// Changes the limit, 1 to 100 000: a larger one lets waiters in at once, a smaller one interrupts
     /// nobody.
     pub fn set_limit(&self, limit: u32) {
-        for ticket in self.shared.slots.set_limit(clock::now(), limit) {
+        for ticket in self.slots().set_limit(clock::now(), limit) {
             self.wake(Some(ticket));
         }
     }
 
+    fn slots(&self) -> &Bulkhead {
+        &self.shared.room.slots
+    }
+
     /// Picks up the slot of a granted ticket.
     fn claim(&self, ticket: Ticket) -> Option<Slot> {
-        let slot = self.shared.slots.claim(clock::now(), ticket);
+        let slot = self.slots().claim(clock::now(), ticket);
         self.forget(ticket);
         slot
     }
 
     #[inline]
     fn release(&self, slot: Slot) {
-        let next = self.shared.slots.release_with(slot, clock::now);
+        let next = self.slots().release_with(slot, clock::now);
         if next.is_some() {
             self.wake(next);
         }
@@ -116,7 +126,7 @@ impl BulkheadPolicy {
 
     fn leave(&self, ticket: Ticket) {
         self.forget(ticket);
-        self.wake(self.shared.slots.leave(clock::now(), ticket));
+        self.wake(self.slots().leave(clock::now(), ticket));
     }
 
     fn forget(&self, ticket: Ticket) {
@@ -140,7 +150,7 @@ impl BulkheadPolicy {
     }
 
     fn wakers(&self) -> MutexGuard<'_, BTreeMap<Ticket, Waker>> {
-        self.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.room.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,7 +193,7 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
     /// Gets a slot at once, where one is free, or else a place in line or a refusal.
     #[inline]
     pub(crate) fn enter(&mut self) {
-        match self.policy.borrow().shared.slots.take_free() {
+        match self.policy.borrow().slots().take_free() {
             Some(slot) => self.go_inside(slot),
             None => self.queue_up(),
         }
@@ -227,11 +237,11 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
         let policy = self.policy.borrow();
         let (now, deadline) = (clock::now(), Request::current_deadline());
         let until = deadline.unwrap_or_else(|| now.plus(BULKHEAD_WAIT_MAX));
-        let retry_after = match policy.shared.slots.ask(now, until) {
+        let retry_after = match policy.slots().ask(now, until) {
             Entry::Granted(slot) => return self.go_inside(slot),
             Entry::Queued { ticket, shed } => {
                 policy.wake(shed);
-                policy.ears.tell(|| PolicyEvent::Queued);
+                policy.shared.ears.tell(|| PolicyEvent::Queued);
                 let then = deadline.map_or(Refusal::BulkheadFull, |_| Refusal::DeadlineExceeded);
                 let waiting = Waiting { ticket, until, then, timer: None };
                 self.stage = Stage::Queued(Box::new(waiting));
@@ -260,7 +270,7 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
                 }
             },
         };
-        policy.ears.tell(|| PolicyEvent::Refused(refused));
+        policy.shared.ears.tell(|| PolicyEvent::Refused(refused));
         self.stage = Stage::Past;
         Poll::Ready(Err(refused))
     }
@@ -283,7 +293,7 @@ impl Waiting {
     ) -> Poll<Result<Slot, Refusal>> {
         // Before the look at the standing: a grant in between finds the waker.
         policy.sleep(self.ticket, cx.waker());
-        match policy.shared.slots.standing(self.ticket) {
+        match policy.slots().standing(self.ticket) {
             Standing::Granted => Poll::Ready(policy.claim(self.ticket).ok_or(self.then)),
             Standing::Waiting => {
                 let until = self.until;
@@ -334,6 +344,12 @@ pin_project! {
         #[pin]
         future: F,
         place: Place<P>,
+    }
+}
+
+impl<P: Borrow<BulkheadPolicy>, F> Slotted<P, F> {
+    pub(crate) const fn new(policy: P, future: F) -> Self {
+        Self { future, place: Place::new(policy) }
     }
 }
 

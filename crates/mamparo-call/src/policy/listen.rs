@@ -37,6 +37,11 @@ pub enum PolicyEvent {
         /// The wait before the next.
         after: Duration,
     },
+    /// Copy `number` (the first is 1) of a slow call was sent.
+    Hedged {
+        /// The copy.
+        number: u32,
+    },
     /// No other attempt follows the last one, which failed.
     GaveUp {
         /// Attempts made.
@@ -66,6 +71,7 @@ impl PolicyEvent {
             Self::Refused(refused) => refused.reason.slug(),
             Self::Queued => "queued",
             Self::Retrying { .. } => "retrying",
+            Self::Hedged { .. } => "hedged",
             Self::GaveUp { reason, .. } => reason.slug(),
             Self::Changed(_) => "breaker-changed",
         }

@@ -7,6 +7,7 @@
 //! | `mamparo_breaker_openings_total` | counter | `service`, `dependency` | `Changed` to open |
 //! | `mamparo_attempts_total` | counter | `service`, `dependency`, `outcome` | how calls end |
 //! | `mamparo_retries_total` | counter | `service`, `dependency` | `Retrying` |
+//! | `mamparo_hedges_total` | counter | `service`, `dependency` | `Hedged` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` | `Refused` |
 
 use mamparo_core::call::breaker::Phase;
@@ -18,6 +19,7 @@ const BREAKER_STATE: &str = "circuit_breaker_state";
 const BREAKER_OPENINGS: &str = "mamparo_breaker_openings_total";
 const ATTEMPTS: &str = "mamparo_attempts_total";
 const RETRIES: &str = "mamparo_retries_total";
+const HEDGES: &str = "mamparo_hedges_total";
 const REFUSALS: &str = "mamparo_refusals_total";
 
 /// The ways in which a call or an attempt ends, as [`PolicyEvent::slug`] says them.
@@ -33,6 +35,7 @@ pub struct MetricsListener {
     outcomes: [metrics::Counter; OUTCOMES.len()],
     refusals: [metrics::Counter; Refusal::ALL.len()],
     retries: metrics::Counter,
+    hedges: metrics::Counter,
     openings: metrics::Counter,
     breaker_state: metrics::Gauge,
 }
@@ -58,6 +61,7 @@ impl MetricsListener {
             refusals: Refusal::ALL
                 .map(|why| metrics::counter!(REFUSALS, &with("reason", why.slug()))),
             retries: metrics::counter!(RETRIES, &labels),
+            hedges: metrics::counter!(HEDGES, &labels),
             openings: metrics::counter!(BREAKER_OPENINGS, &labels),
             breaker_state: metrics::gauge!(BREAKER_STATE, &labels),
         }
@@ -83,6 +87,7 @@ impl Listener for MetricsListener {
                 }
             }
             PolicyEvent::Retrying { .. } => self.retries.increment(1),
+            PolicyEvent::Hedged { .. } => self.hedges.increment(1),
             PolicyEvent::Changed(change) => {
                 self.breaker_state.set(f64::from(change.to.gauge()));
                 if change.to == Phase::Open {

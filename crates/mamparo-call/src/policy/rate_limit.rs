@@ -27,6 +27,11 @@ use crate::policy::{Ending, Guard, Guarded, Listener, PolicyEvent, Refused, Unju
 /// ```
 #[derive(Debug, Clone)]
 pub struct RateLimitPolicy {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Clone)]
+struct Shared {
     bucket: Arc<RateLimit>,
     ears: Ears,
 }
@@ -35,13 +40,15 @@ impl RateLimitPolicy {
     /// A full bucket.
     #[must_use]
     pub fn new(config: RateLimitConfig) -> Self {
-        Self { bucket: Arc::new(RateLimit::new(config)), ears: Ears::default() }
+        let bucket = Arc::new(RateLimit::new(config));
+        Self { shared: Arc::new(Shared { bucket, ears: Ears::default() }) }
     }
 
     /// The same bucket with a listener of this handle and its clones: `Refused`.
     #[must_use]
     pub fn listened_by(self, listener: impl Listener + 'static) -> Self {
-        Self { ears: Ears::new(listener), ..self }
+        let shared = Shared { ears: Ears::new(listener), ..(*self.shared).clone() };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Runs `future` if the period has room for it.
@@ -59,11 +66,11 @@ impl Guard for RateLimitPolicy {
 
     #[inline]
     fn enter(&self) -> Result<(), Refused> {
-        match self.bucket.ask(clock::now()) {
+        match self.shared.bucket.ask(clock::now()) {
             Answer::Allowed { .. } => Ok(()),
             Answer::NotUntil { retry_after } => {
                 let refused = Refused::new(Refusal::RateLimited, Some(retry_after));
-                self.ears.tell(|| PolicyEvent::Refused(refused));
+                self.shared.ears.tell(|| PolicyEvent::Refused(refused));
                 Err(refused)
             }
         }

@@ -80,6 +80,10 @@ impl RetryPolicy {
         Self { shared: Arc::new(shared) }
     }
 
+    pub(crate) fn budget(&self) -> Option<&Arc<RetryBudget>> {
+        self.shared.budget.as_ref()
+    }
+
     /// Runs what `operation` makes, once for each attempt; it gets the attempt's number, counted from
     /// one.
     ///

@@ -6,7 +6,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::policy::{
-    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused, Unjudged,
+    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused,
+    ThrottlePolicy, Unjudged,
 };
 
 /// Puts a [`Guard`] in front of a service.
@@ -18,6 +19,9 @@ pub struct GuardLayer<G, J = ByError> {
 
 /// Puts a [`BreakerPolicy`] in front of a service.
 pub type BreakerLayer<G = BreakerPolicy, J = ByError> = GuardLayer<G, J>;
+
+/// Puts a [`ThrottlePolicy`] in front of a service.
+pub type ThrottleLayer<G = ThrottlePolicy, J = ByError> = GuardLayer<G, J>;
 
 /// Puts a [`RateLimitPolicy`] in front of a service.
 pub type RateLimitLayer<G = RateLimitPolicy> = GuardLayer<G, Unjudged>;

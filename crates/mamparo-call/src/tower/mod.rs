@@ -4,9 +4,13 @@
 //! |---|---|---|
 //! | [`BreakerLayer`] | [`BreakerPolicy`](crate::policy::BreakerPolicy) | [`GuardError`](crate::policy::GuardError) |
 //! | [`RateLimitLayer`] | [`RateLimitPolicy`](crate::policy::RateLimitPolicy) | [`GuardError`](crate::policy::GuardError) |
+//! | [`ThrottleLayer`] | [`ThrottlePolicy`](crate::policy::ThrottlePolicy) | [`GuardError`](crate::policy::GuardError) |
 //! | [`BulkheadLayer`] | [`BulkheadPolicy`](crate::policy::BulkheadPolicy) | [`GuardError`](crate::policy::GuardError) |
+//! | [`AdaptiveLayer`] | [`AdaptivePolicy`](crate::policy::AdaptivePolicy) | [`GuardError`](crate::policy::GuardError) |
 //! | [`TimeoutLayer`] | [`TimeoutPolicy`](crate::policy::TimeoutPolicy) | [`TimeoutError`](crate::policy::TimeoutError) |
 //! | [`RetryLayer`] | [`RetryPolicy`](crate::policy::RetryPolicy) | [`RetryError`](crate::policy::RetryError) |
+//!//! | [`HedgeLayer`] | [`HedgePolicy`](crate::policy::HedgePolicy) | the service's own |
+//! | [`FaultLayer`] | [`FaultInjector`](crate::fault::FaultInjector) | the service's own |
 //!
 //! A layer keeps to tower's contract to the letter: the instance that was asked for readiness is the
 //! one that is called, a readiness that was given is kept until it is used, a clone is asked for its
@@ -30,14 +34,20 @@
 //! # Ok(()) }
 //! ```
 
+mod adaptive;
 mod bulkhead;
+mod fault;
 mod guard;
+mod hedge;
 mod replay;
 mod retry;
 mod timeout;
 
+pub use adaptive::{AdaptiveLayer, AdaptiveService};
 pub use bulkhead::{BulkheadLayer, BulkheadService, SlottedCall};
-pub use guard::{BreakerLayer, GuardLayer, GuardService, RateLimitLayer};
+pub use fault::{FaultLayer, FaultService, Faulty};
+pub use guard::{BreakerLayer, GuardLayer, GuardService, RateLimitLayer, ThrottleLayer};
+pub use hedge::{HedgeLayer, HedgeService, HedgedCall};
 pub use replay::{Cloned, Once, Replay};
 pub use retry::{Repeating, RetryLayer, RetryService};
 pub use timeout::{TimeoutLayer, TimeoutService};

@@ -23,6 +23,8 @@ pub struct Book {
     pub stalls: AtomicU32,
     /// Calls that fail before the next one works.
     pub failures: AtomicU32,
+    /// Calls that never end before the next one works.
+    pub hangs: AtomicU32,
     /// `poll_ready` fails from here on.
     pub broken: AtomicU32,
 }
@@ -116,11 +118,14 @@ impl Service<Request> for Probe {
         self.stalls = self.book.stalls.load(Ordering::SeqCst);
         let body = request.0.clone();
         self.book.requests.lock().unwrap().push(request);
-        let fail = |left: u32| left.checked_sub(1);
-        let failed = self.book.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fail);
-        let answer =
-            if failed.is_ok() { Err(Broken(Failure::TRANSIENT)) } else { Ok(Response { body }) };
-        Answer { answer: Some(answer), polls: 0 }
+        let one = |left: &AtomicU32| {
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok()
+        };
+        let hangs = one(&self.book.hangs);
+        let fails = !hangs && one(&self.book.failures);
+        let answer = if fails { Err(Broken(Failure::TRANSIENT)) } else { Ok(Response { body }) };
+        Answer { answer: Some(answer), polls: 0, hangs }
     }
 }
 
@@ -129,12 +134,16 @@ impl Service<Request> for Probe {
 pub struct Answer {
     answer: Option<Result<Response, Broken>>,
     polls: u32,
+    hangs: bool,
 }
 
 impl Future for Answer {
     type Output = Result<Response, Broken>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.hangs {
+            return Poll::Pending;
+        }
         self.polls += 1;
         if self.polls == 1 {
             cx.waker().wake_by_ref();
