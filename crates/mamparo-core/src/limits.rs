@@ -42,6 +42,10 @@ pub const QUANTILE_TAIL_MIN: f64 = 10.0;
 /// Most callers that may queue for one bulkhead. A longer queue only moves the wait into memory.
 pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 
+/// Longest time for which a bulkhead that nobody waits for believes in its service time. A second is
+/// long for a queue and short for a person who looks at the dependency's recovery.
+pub const BULKHEAD_ESTIMATE_AGE_MAX: Duration = Duration::from_secs(1);
+
 /// Most bulkheads (one a tenant, say) that a keyed one keeps. Those that nobody is in are forgotten.
 pub const BULKHEAD_KEYS_MAX: usize = 10_000;
 

@@ -155,6 +155,22 @@ fn service_time_is_smoothed_and_ignores_what_says_nothing() {
 }
 
 #[test]
+fn an_estimate_that_nobody_renews_is_not_believed_for_ever() {
+    let (bulkhead, slot) = of_100_ms(BulkheadConfig::new(1, 3));
+    assert!(matches!(bulkhead.ask(at(1_100), at(1_150)), Entry::TooLate { .. }));
+    let scout = queued(&bulkhead.ask(at(1_101), at(1_150)));
+    assert!(matches!(bulkhead.ask(at(1_101), at(1_150)), Entry::TooLate { .. }), "one is enough");
+    assert_eq!(bulkhead.leave(at(1_102), scout), None);
+    let scout = queued(&bulkhead.ask(at(1_102), EVER));
+    assert_eq!(bulkhead.release(at(1_102), slot), Some(scout));
+    let fresh = bulkhead.service_time().expect("measured");
+    assert!(fresh > millis(100), "the slot was held for a second: {fresh:?}");
+    assert!(matches!(bulkhead.ask(at(1_103), at(1_150)), Entry::TooLate { .. }));
+    // The clock went back: nothing is known of that time.
+    queued(&bulkhead.ask(at(50), at(60)));
+}
+
+#[test]
 fn extreme_times_overflow_nothing() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
     let slot = granted(bulkhead.ask(NOW, EVER));

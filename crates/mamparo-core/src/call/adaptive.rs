@@ -135,12 +135,12 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// What one call showed.
+/// What one attempt showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// How long it took, from its slot to its end. One of no length is left out.
+    /// How long it took, without waits before it. One of no length is left out.
     pub took: Duration,
-    /// Calls in flight while it ran, itself included.
+    /// Calls in flight while it ran, itself included: what the bulkhead says as it ends.
     pub in_flight: u32,
     /// Did it time out, or was it refused for overload (429, 503)? Its time does not count then.
     pub dropped: bool,

@@ -21,7 +21,7 @@ pub use keyed::KeyedBulkhead;
 pub use line::Ticket;
 pub use table::{Event, Standing, TABLE};
 
-use crate::limits::{BULKHEAD_PRESSURE_PERCENT, BULKHEAD_QUEUE_MAX};
+use crate::limits::{BULKHEAD_ESTIMATE_AGE_MAX, BULKHEAD_PRESSURE_PERCENT, BULKHEAD_QUEUE_MAX};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Moment;
@@ -91,14 +91,17 @@ impl IntoIterator for Woken {
 /// A caller waits for about *service time × place in line ÷ limit*: with all slots busy, one comes
 /// free each *service time ÷ limit*. The service time is how long slots are held, smoothed with a
 /// weight of ⅛ (as a round trip in RFC 6298) and measured only while somebody waits, so that calls that
-/// do not wait pay nothing for it. Before the first measurement everybody is let in.
+/// do not wait pay nothing for it. Before the first measurement everybody is let in; when the last one
+/// is older than 1 s, so is whoever would be first in line, to find out what holds now. Else a bad minute
+/// would keep the queue empty, and an empty queue measures nothing.
 #[derive(Debug)]
 pub struct Bulkhead {
     word: AtomicU64,
     queue: AtomicU32,
     adaptive_lifo: AtomicBool,
-    /// In nanoseconds; 0 is not known yet. Written under the lock.
+    /// In nanoseconds; 0 is not known yet. Written under the lock, with the moment of writing.
     service: AtomicU64,
+    measured: AtomicU64,
     /// Whoever holds the lock, and nobody else, changes how many wait.
     line: Mutex<Line>,
 }
@@ -112,6 +115,7 @@ impl Bulkhead {
             queue: AtomicU32::new(config.queue.min(BULKHEAD_QUEUE_MAX)),
             adaptive_lifo: AtomicBool::new(config.order == Order::AdaptiveLifo),
             service: AtomicU64::new(0),
+            measured: AtomicU64::new(0),
             line: Mutex::new(Line::default()),
         }
     }
@@ -292,7 +296,8 @@ impl Bulkhead {
             End::Newest => 1,
         };
         let retry_after = self.wait(word, place)?;
-        (now.plus(retry_after) > until).then_some(Entry::TooLate { retry_after })
+        let scouts = waiting == 0 && self.estimate_is_old(now);
+        (now.plus(retry_after) > until && !scouts).then_some(Entry::TooLate { retry_after })
     }
 
     /// How long until the `place`-th slot from now comes free, by estimate. Slots above a lowered
@@ -316,7 +321,7 @@ impl Bulkhead {
     #[cold]
     fn hand_over(&self, now: Moment, since: Moment) -> Option<Ticket> {
         let mut line = self.line();
-        self.measure(now.since(since));
+        self.measure(now, now.since(since));
         self.pass_on(now, &mut line)
     }
 
@@ -335,7 +340,7 @@ impl Bulkhead {
     }
 
     /// A slot that was held for no time was released with the moment of its start: no measurement.
-    fn measure(&self, held: Duration) {
+    fn measure(&self, now: Moment, held: Duration) {
         let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
         if held > 0 {
             let smoothed = match self.service.load(Ordering::Relaxed) {
@@ -343,7 +348,14 @@ impl Bulkhead {
                 known => known - known / 8 + held / 8,
             };
             self.service.store(smoothed.max(1), Ordering::Relaxed);
+            self.measured.store(now.nanos(), Ordering::Relaxed);
         }
+    }
+
+    /// Was nothing measured for long, or after `now` (the clock went back)?
+    fn estimate_is_old(&self, now: Moment) -> bool {
+        let measured = Moment::from_nanos(self.measured.load(Ordering::Relaxed));
+        now < measured || now.since(measured) > BULKHEAD_ESTIMATE_AGE_MAX
     }
 
     fn queue(&self) -> u32 {

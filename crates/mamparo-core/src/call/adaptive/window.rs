@@ -56,7 +56,10 @@ impl Window {
             }
             false | true => return None,
         }
-        let full = self.calls() >= needs.calls && now.since(began) >= self.least_length();
+        let length = now.since(began);
+        let full = self.calls() >= needs.calls
+            && length >= ADAPTIVE_WINDOW_MIN
+            && length >= self.twice_a_call();
         full.then(|| self.close(now))
     }
 
@@ -64,10 +67,9 @@ impl Window {
         self.passed.saturating_add(self.dropped)
     }
 
-    /// Twice as long as a call, so that half of the calls began under the present limit.
-    fn least_length(&self) -> Duration {
-        let mean = self.took / self.passed.max(1);
-        mean.saturating_mul(2).max(ADAPTIVE_WINDOW_MIN)
+    /// In a window of this length, half of the calls began under the present limit.
+    fn twice_a_call(&self) -> Duration {
+        (self.took / self.passed.max(1)).saturating_mul(2)
     }
 
     fn close(&mut self, now: Moment) -> Summary {
