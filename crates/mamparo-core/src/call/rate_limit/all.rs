@@ -33,10 +33,12 @@ pub enum AllAnswer {
 /// - a refusal costs nothing, but for one case: a limit that was taken from, *and* was taken from by
 ///   another thread before it could be put back, has given its request for nothing. Putting it back
 ///   could hand out twice what has been refilled meanwhile. It takes two races within some ten
-///   nanoseconds, and costs one request of that limit.
+///   nanoseconds, and costs one request of that limit;
+/// - for as long, others may find a limit emptier by the request that is about to be put back.
 ///
-/// Name the narrowest limit first: the one that is most often lost in a race then has nothing before it
-/// to put back. With one limit the answer is exact.
+/// Ask in one order everywhere, the narrowest limit first: of several threads that want the last request
+/// one then gets it, and the limit that is most often lost in a race has nothing before it to put
+/// back. With one limit the answer is exact.
 pub fn ask_all<const N: usize>(now: Moment, limits: [&RateLimit; N]) -> AllAnswer {
     if let Some(refusal) = refusal(now, &limits) {
         return refusal;
