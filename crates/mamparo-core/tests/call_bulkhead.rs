@@ -2,6 +2,7 @@
 
 #![expect(clippy::panic, clippy::expect_used, reason = "helpers of tests end the test")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mamparo_core::call::bulkhead::{
@@ -260,4 +261,39 @@ fn a_reload_keeps_who_runs_and_who_waits() {
     assert!(matches!(bulkhead.ask(NOW, EVER), Entry::Full { .. }));
     assert_eq!(bulkhead.queued(), 2, "a shorter queue turns nobody away who is in it");
     assert_eq!(bulkhead.release(NOW, slot), Some(tickets[1]));
+}
+
+#[test]
+fn policies_c16_and_c17_threads_that_come_wait_and_leave_keep_the_limit_and_lose_nothing() {
+    const LIMIT: u32 = 3;
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(LIMIT, 4));
+    let running = AtomicU32::new(0);
+    let run = |slot| {
+        let others = running.fetch_add(1, Ordering::SeqCst);
+        assert!(others < LIMIT, "{others} run beside this one");
+        running.fetch_sub(1, Ordering::SeqCst);
+        // Whoever is handed the slot looks for it by itself, or hands it on as it leaves.
+        bulkhead.release(NOW, slot);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for number in 0..10_000 {
+                    match bulkhead.ask(NOW, EVER) {
+                        Entry::Granted(slot) => run(slot),
+                        Entry::Queued { ticket, .. } => match bulkhead.claim(NOW, ticket) {
+                            Some(slot) => run(slot),
+                            None => drop(bulkhead.leave(NOW, ticket)),
+                        },
+                        Entry::Full { .. } | Entry::TooLate { .. } if number % 64 == 0 => {
+                            let woken = bulkhead.set_limit(NOW, 1 + number / 64 % LIMIT);
+                            drop(woken);
+                        }
+                        Entry::Full { .. } | Entry::TooLate { .. } => {}
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (0, 0));
 }

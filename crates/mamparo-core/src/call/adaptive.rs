@@ -162,6 +162,29 @@ pub struct Change {
 ///
 /// Sampling never waits: a thread that finds another one at it leaves its sample out, whatever
 /// it says, so that the share of drops stays what it is.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use mamparo_core::call::adaptive::{AdaptiveConfig, AdaptiveLimit, Sample};
+/// use mamparo_core::call::bulkhead::{Bulkhead, BulkheadConfig};
+/// use mamparo_core::time::Moment;
+///
+/// let adaptive = AdaptiveLimit::new(AdaptiveConfig::default());
+/// let bulkhead = Bulkhead::new(BulkheadConfig::new(adaptive.limit(), 0));
+/// for millis in 0..1_000 {
+///     // As an attempt ends:
+///     let took = Duration::from_millis(20);
+///     let sample = Sample { took, in_flight: bulkhead.limit(), dropped: false };
+///     let now = Moment::from_millis(millis);
+///     if let Some(change) = adaptive.tell(now, sample) {
+///         for ticket in bulkhead.set_limit(now, change.to) {
+///             let _ = ticket; // wake its holder
+///         }
+///     }
+/// }
+/// assert!(bulkhead.limit() > 20, "all slots were in use, and nothing took longer for it");
+/// ```
 #[derive(Debug)]
 pub struct AdaptiveLimit {
     limit: AtomicU32,

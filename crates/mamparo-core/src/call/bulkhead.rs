@@ -94,6 +94,22 @@ impl IntoIterator for Woken {
 /// do not wait pay nothing for it. Before the first measurement everybody is let in; when the last one
 /// is older than 1 s, so is whoever would be first in line, to find out what holds now. Else a bad minute
 /// would keep the queue empty, and an empty queue measures nothing.
+///
+/// ```
+/// use mamparo_core::call::bulkhead::{Bulkhead, BulkheadConfig, Entry};
+/// use mamparo_core::time::Moment;
+///
+/// let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 1));
+/// let (now, deadline) = (Moment::ORIGIN, Moment::from_millis(500));
+/// let Entry::Granted(slot) = bulkhead.ask(now, deadline) else { panic!("one slot is free") };
+/// let Entry::Queued { ticket, .. } = bulkhead.ask(now, deadline) else { panic!("one may wait") };
+/// assert!(matches!(bulkhead.ask(now, deadline), Entry::Full { .. }));
+///
+/// let later = Moment::from_millis(40);
+/// assert_eq!(bulkhead.release(later, slot), Some(ticket)); // wake its holder, which then does this:
+/// let slot = bulkhead.claim(later, ticket).expect("granted");
+/// assert_eq!(bulkhead.release(later, slot), None);
+/// ```
 #[derive(Debug)]
 pub struct Bulkhead {
     word: AtomicU64,
