@@ -54,32 +54,47 @@ impl Count {
     }
 }
 
+/// The counts that one thread adds to. Whoever holds on to one may move to another thread: then two
+/// threads share it for a while, and nothing is lost.
+#[derive(Default)]
+pub(crate) struct Stripe([AtomicU64; Count::ALL]);
+
+impl Stripe {
+    #[inline]
+    pub(crate) fn add(&self, count: Count) {
+        self.0[count.place()].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// All counts of one dependency.
 pub(crate) struct Counters {
-    /// A power of two of them.
-    stripes: Box<[Apart<[AtomicU64; Count::ALL]>]>,
+    first: Apart<Stripe>,
+    /// One less than a power of two of them.
+    others: Box<[Apart<Stripe>]>,
 }
 
 impl Counters {
     pub(crate) fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let stripes = threads.next_power_of_two().min(COUNTER_STRIPES_MAX);
-        Self { stripes: (0..stripes).map(|_| Apart::default()).collect() }
+        Self { first: Apart::default(), others: (1..stripes).map(|_| Apart::default()).collect() }
     }
 
+    /// The calling thread's stripe.
     #[inline]
+    pub(crate) fn stripe(&self) -> &Stripe {
+        let number = thread_number() & self.others.len();
+        self.others.get(number.wrapping_sub(1)).map_or(&self.first.0, |Apart(stripe)| stripe)
+    }
+
     pub(crate) fn add(&self, count: Count) {
-        let stripe = thread_number() & (self.stripes.len() - 1);
-        if let Some(Apart(counts)) = self.stripes.get(stripe) {
-            counts[count.place()].fetch_add(1, Ordering::Relaxed);
-        }
+        self.stripe().add(count);
     }
 
     pub(crate) fn get(&self, count: Count) -> u64 {
-        let of_stripe = |stripe: &Apart<[AtomicU64; Count::ALL]>| {
-            stripe.0[count.place()].load(Ordering::Relaxed)
-        };
-        self.stripes.iter().map(of_stripe).fold(0, u64::wrapping_add)
+        let of_stripe =
+            |Apart(stripe): &Apart<Stripe>| stripe.0[count.place()].load(Ordering::Relaxed);
+        self.others.iter().map(of_stripe).fold(of_stripe(&self.first), u64::wrapping_add)
     }
 }
 

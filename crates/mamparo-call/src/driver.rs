@@ -2,8 +2,7 @@
 //!
 //! On the way to a success it reads the clock once, takes no lock, and allocates nothing.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +13,12 @@ use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 
 use crate::clock::LazyRng;
+use crate::counters::{Count, Stripe};
 use crate::deadline::{Deadline, Elapsed};
 use crate::gate::Gate;
 use crate::race::{Raced, race};
-use crate::{Attempt, CallError, Classify, Context, clock, context, observe};
+use crate::running::Running;
+use crate::{Attempt, CallError, Classify, Context, clock, observe};
 
 /// How the last attempt ended, kept for the error.
 pub(crate) enum Last<E> {
@@ -48,13 +49,10 @@ where
     let (told, last) = match gate.start(&mut run.pipeline, now) {
         Ok(AttemptLimit { until }) => {
             let attempt = Attempt::new(1, now, until);
-            // As in `Run::attempt`, without a future of its own in between.
-            let running = &mut run.running;
-            let mut future = pin!(within(running, attempt, || operation(attempt)));
-            let watched = poll_fn(|cx| within(running, attempt, || future.as_mut().poll(cx)));
-            let (event, last) = match Deadline::new(watched, until).await {
+            let running = Running::new(&mut run.running, &attempt, &mut operation);
+            let (event, last) = match Deadline::new(running, until).await {
                 Ok(Ok(value)) => {
-                    run.succeeded(attempt)?;
+                    run.succeeded(&attempt)?;
                     return Ok(value);
                 }
                 Ok(Err(error)) => run.judge(attempt, error),
@@ -91,9 +89,14 @@ where
         let event = match told.step {
             Step::Attempt { number, until, hedge_at: None } => {
                 let attempt = Attempt::new(number, clock::now(), until);
-                let (event, how) = match run.attempt(attempt, &mut operation).await {
+                let (event, how) = match Deadline::new(
+                    Running::new(&mut run.running, &attempt, &mut operation),
+                    until,
+                )
+                .await
+                {
                     Ok(Ok(value)) => {
-                        run.succeeded(attempt)?;
+                        run.succeeded(&attempt)?;
                         return Ok(value);
                     }
                     Ok(Err(error)) => run.judge(attempt, error),
@@ -129,6 +132,7 @@ where
 /// probe place go back whatever happened.
 pub(crate) struct Run<'a> {
     gate: &'a Gate,
+    stripe: &'a Stripe,
     pipeline: Pipeline,
     rng: LazyRng,
     /// The attempt whose code runs at the moment, 0 when none does: a drop in that time is a panic
@@ -139,8 +143,10 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     #[inline]
     fn new(gate: &'a Gate, repeatable: Repeatable) -> Self {
+        let stripe = gate.observer.stripe();
+        stripe.add(Count::Calls);
         let pipeline = Pipeline::new(repeatable, Context::current_deadline());
-        Self { gate, pipeline, rng: LazyRng::default(), running: 0 }
+        Self { gate, stripe, pipeline, rng: LazyRng::default(), running: 0 }
     }
 
     pub(crate) fn tell<E>(&mut self, now: Moment, event: Event) -> Result<Told, CallError<E>> {
@@ -149,7 +155,7 @@ impl<'a> Run<'a> {
     }
 
     #[inline(always)]
-    fn succeeded<E>(&mut self, attempt: Attempt) -> Result<(), CallError<E>> {
+    fn succeeded<E>(&mut self, attempt: &Attempt) -> Result<(), CallError<E>> {
         let needs_now = self.gate.policies.success_needs_now() || self.pipeline.is_probe();
         let now = if needs_now { clock::now() } else { attempt.started };
         self.succeeded_at(now, attempt.number)
@@ -157,26 +163,8 @@ impl<'a> Run<'a> {
 
     #[inline(always)]
     pub(crate) fn succeeded_at<E>(&mut self, now: Moment, number: u32) -> Result<(), CallError<E>> {
-        let told = self.gate.succeed(&mut self.pipeline, now, number);
+        let told = self.gate.succeed(&mut self.pipeline, now, number, self.stripe);
         told.map_err(|misfit| self.misfit(misfit))
-    }
-
-    /// Makes one attempt.
-    #[inline]
-    async fn attempt<T, E, F, Fut>(
-        &mut self,
-        attempt: Attempt,
-        operation: &mut F,
-    ) -> Result<Result<T, E>, Elapsed>
-    where
-        F: FnMut(Attempt) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        let running = &mut self.running;
-        // The closure itself runs in the attempt's context too: it may read what is left of the time.
-        let mut future = pin!(within(running, attempt, || operation(attempt)));
-        let watched = poll_fn(|cx| within(running, attempt, || future.as_mut().poll(cx)));
-        Deadline::new(watched, attempt.deadline).await
     }
 
     /// What to tell of a failed attempt, and to keep.
@@ -244,15 +232,6 @@ impl<'a> Run<'a> {
     fn dependency(&self) -> Arc<str> {
         Arc::clone(&self.gate.name)
     }
-}
-
-/// Runs code of the attempt: noted as such, and with the attempt's deadline as the current one.
-#[inline]
-pub(crate) fn within<T>(running: &mut u32, attempt: Attempt, work: impl FnOnce() -> T) -> T {
-    *running = attempt.number;
-    let done = context::with_deadline(attempt.deadline, work);
-    *running = 0;
-    done
 }
 
 impl Drop for Run<'_> {

@@ -17,6 +17,7 @@ use mamparo_core::call::plan::Plan;
 use mamparo_core::rng::Rng;
 use mamparo_core::time::Moment;
 
+use crate::counters::Stripe;
 use crate::observe::Observer;
 use crate::snapshot::Snapshot;
 use crate::{clock, observe};
@@ -58,7 +59,6 @@ impl Gate {
         pipeline: &mut Pipeline,
         now: Moment,
     ) -> Result<AttemptLimit, Result<Told, Misfit>> {
-        self.observer.began();
         pipeline
             .start(now, &self.policies)
             .map_err(|aside| self.aside(Phase::New, Event::Start, pipeline, aside))
@@ -71,10 +71,11 @@ impl Gate {
         pipeline: &mut Pipeline,
         now: Moment,
         number: u32,
+        stripe: &Stripe,
     ) -> Result<(), Misfit> {
         match pipeline.succeed(now, number, &self.policies) {
             Ok(()) => {
-                self.observer.succeeded();
+                self.observer.succeeded(stripe);
                 Ok(())
             }
             Err(aside) => {

@@ -4,7 +4,8 @@
 //! attempt, and either hands back its value or says which guard refused, why, and when to return.
 //!
 //! - [`dependency`], [`builder`]: what you hold, and how it is made.
-//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers; `race`: hedged attempts.
+//! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers; `running`: an attempt's
+//!   own code; `race`: hedged attempts.
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.
@@ -32,6 +33,7 @@ mod gate;
 mod observe;
 pub mod policy;
 mod race;
+mod running;
 pub mod snapshot;
 pub mod tower;
 pub mod transaction;

@@ -29,7 +29,7 @@ use mamparo_core::call::plan::Plan;
 use mamparo_core::outcome::{Failure, Kind};
 
 use crate::cache::{self, CacheError, Cached};
-use crate::counters::{Count, Counters};
+use crate::counters::{Count, Counters, Stripe};
 use crate::fallback::Source;
 use crate::snapshot::Snapshot;
 
@@ -107,16 +107,16 @@ impl Observer {
         }
     }
 
-    /// A call begins.
+    /// Where a call is counted.
     #[inline]
-    pub(crate) fn began(&self) {
-        self.counters.add(Count::Calls);
+    pub(crate) fn stripe(&self) -> &Stripe {
+        self.counters.stripe()
     }
 
     /// An attempt gave the call its value.
     #[inline]
-    pub(crate) fn succeeded(&self) {
-        self.counters.add(Count::Succeeded);
+    pub(crate) fn succeeded(&self, stripe: &Stripe) {
+        stripe.add(Count::Succeeded);
         self.attempts_succeeded.increment(1);
     }
 
@@ -144,7 +144,7 @@ impl Observer {
             (Step::Wait { after, .. }, _) => retrying(plan, attempts, after, event),
             (Step::Reject { reason, retry_after }, _) => self.refused(plan, reason, retry_after),
             (Step::GiveUp { reason, .. }, _) => self.gave_up(plan, reason),
-            (Step::Done, _) => self.succeeded(),
+            (Step::Done, _) => self.succeeded(self.stripe()),
             (Step::Released, _) => {
                 self.counters.add(Count::Abandoned);
                 if attempts == 0 {

@@ -9,7 +9,8 @@ use mamparo_core::time::Moment;
 use tokio::time::Sleep;
 
 use crate::deadline::{Deadline, Elapsed};
-use crate::driver::{Last, Run, within};
+use crate::driver::{Last, Run};
+use crate::running::within;
 use crate::{Attempt, CallError, Classify, clock};
 
 /// How a race ended.
@@ -86,7 +87,7 @@ where
         run: &mut Run<'_>,
         operation: &mut F,
     ) {
-        let future = within(&mut run.running, attempt, || operation(attempt));
+        let future = within(&mut run.running, &attempt, || operation(attempt));
         self.flights.push((attempt, Box::pin(Deadline::new(future, attempt.deadline))));
         let sleep = |at| Box::pin(tokio::time::sleep_until(clock::instant_of(at)));
         self.hedge = hedge_at.map(sleep);
@@ -97,7 +98,7 @@ where
         for place in 0..self.flights.len() {
             let (attempt, future) = &mut self.flights[place];
             let attempt = *attempt;
-            let poll = within(&mut run.running, attempt, || future.as_mut().poll(cx));
+            let poll = within(&mut run.running, &attempt, || future.as_mut().poll(cx));
             if let Poll::Ready(ended) = poll {
                 drop(self.flights.remove(place));
                 return Poll::Ready(News::Ended(attempt, ended));

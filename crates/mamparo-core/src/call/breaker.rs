@@ -236,6 +236,17 @@ impl Breaker {
         }
     }
 
+    /// Would the success of this call leave no trace? Then it need not be told. So it is with a
+    /// circuit that is still closed and counts failures alone.
+    #[must_use]
+    #[inline]
+    pub fn forgets_success(&self, admission: &Admission) -> bool {
+        let word = self.word();
+        matches!(self.config().trip, Trip::Failures { .. })
+            && word.lets_pass()
+            && word.generation() == admission.generation
+    }
+
     /// Takes the outcome of an admitted call.
     ///
     /// For a success that is no probe the time is not looked at, unless the rule is a rate, so the
@@ -248,10 +259,6 @@ impl Breaker {
         let word = self.word();
         if admission.generation != word.generation() {
             return Told { event: Event::Stale, change: None };
-        }
-        let forgets_successes = matches!(self.config().trip, Trip::Failures { .. });
-        if verdict.health == Health::Good && forgets_successes && word.counts() {
-            return Told { event: Event::Counted, change: None };
         }
         match word.mode() {
             Mode::Closed => self.count(now, admission.generation, verdict, true),

@@ -39,12 +39,6 @@ impl Word {
         self.0 & 7 <= Mode::Disabled as u64
     }
 
-    /// Does every call pass, and is it counted?
-    #[inline]
-    pub(super) const fn counts(self) -> bool {
-        self.0 & 7 <= Mode::ForcedClosed as u64
-    }
-
     #[inline]
     pub(super) const fn mode(self) -> Mode {
         match self.0 & 7 {
@@ -71,7 +65,6 @@ mod tests {
                 let word = Word::new(generation, mode);
                 assert_eq!((word.generation(), word.mode()), (generation, mode));
                 assert_eq!(word.lets_pass(), matches!(mode, Closed | ForcedClosed | Disabled));
-                assert_eq!(word.counts(), matches!(mode, Closed | ForcedClosed));
             }
         }
     }

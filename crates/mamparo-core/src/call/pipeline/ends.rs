@@ -32,27 +32,25 @@ impl Pipeline {
     /// Whatever [`Pipeline::tell`] answers otherwise.
     #[inline(always)]
     pub fn succeed(&mut self, now: Moment, number: u32, policies: &Policies) -> Result<(), Aside> {
-        let State::Attempting { flight } = &mut self.state else {
+        let State::Attempting { flight } = &self.state else {
             return Err(Err(self.misfit(Event::Succeeded { number })));
         };
-        if flight.number != number || !self.beside.is_empty() {
+        let quiet = flight.number == number
+            && self.beside.is_empty()
+            && policies.forgets_success(flight.admission.as_ref());
+        if !quiet {
             return Err(self.won(now, number, policies));
         }
-        let (admission, started) = (flight.admission.take(), flight.started);
         self.state = State::Finished;
-        let took = policies.took(started, now);
-        let verdict = Verdict { health: Health::Good, took, retry_after: None };
-        let change = policies.tell_breaker(now, admission, verdict);
-        policies.record(now, took);
-        let wake = self.release(now, policies);
-        if change.is_none() && wake.is_none() {
-            return Ok(());
+        match self.release(now, policies) {
+            None => Ok(()),
+            wake => Err(Ok(Told { wake, ..Told::new(Step::Done, Move::Finish) })),
         }
-        Err(Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }))
     }
 
-    /// One of several attempts gave the value; the others are cut off without a verdict.
-    #[cold]
+    /// The success of an attempt that is to be counted, or that was one of several: the others are
+    /// cut off without a verdict.
+    #[inline(never)]
     fn won(&mut self, now: Moment, number: u32, policies: &Policies) -> Aside {
         let event = Event::Succeeded { number };
         let flight = self.take_flight(number).ok_or_else(|| self.misfit(event))?;

@@ -66,6 +66,16 @@ impl Policies {
         self.timed || self.bulkhead.as_ref().is_some_and(Bulkhead::release_needs_now)
     }
 
+    /// Does nobody count the success of this attempt?
+    #[inline]
+    pub(super) fn forgets_success(&self, admission: Option<&Admission>) -> bool {
+        !self.timed
+            && match (&self.breaker, admission) {
+                (Some(breaker), Some(admission)) => breaker.forgets_success(admission),
+                (None, _) | (_, None) => true,
+            }
+    }
+
     /// How long a success took, where its end is told.
     #[inline]
     pub(super) fn took(&self, started: Moment, now: Moment) -> Option<Duration> {
