@@ -6,9 +6,12 @@
 //! from elsewhere is not checked, so core has no other source of them.
 
 #[cfg(loom)]
-pub use loom::sync::{Arc, Mutex, MutexGuard, atomic};
+pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(not(loom))]
-pub use std::sync::{Arc, Mutex, MutexGuard, atomic};
+pub use std::sync::{Mutex, MutexGuard, atomic};
+
+/// Always std's: a handle that is passed on decides nothing, so there is nothing to check.
+pub use std::sync::Arc;
 
 use std::sync::PoisonError;
 

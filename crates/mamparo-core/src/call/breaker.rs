@@ -11,6 +11,7 @@
 //!   machine that moves between the states stands behind a lock, where only the news go: a threshold
 //!   that is reached, a probe, a person's order.
 
+mod answer;
 mod config;
 mod explain;
 mod machine;
@@ -22,11 +23,12 @@ mod word;
 use std::fmt;
 use std::time::Duration;
 
+pub use answer::{Admission, Answer, Change, Look, Override, Told, Verdict};
 pub use config::{BreakerConfig, Over, SlowRate, Trip};
 pub use explain::{Explanation, Missing, Probes};
 pub use table::{Event, Phase, TABLE};
 
-use crate::call::window::{Counts, Mark, Standing};
+use crate::call::window::{Counts, Standing};
 use crate::limits::HALF_OPEN_RETRY_AFTER;
 use crate::outcome::Health;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -35,91 +37,6 @@ use crate::time::Moment;
 use machine::{Machine, State};
 use watch::Watch;
 use word::{Mode, Word};
-
-/// A state change, for hooks, logs and gauges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
-    /// The state before.
-    pub from: Phase,
-    /// The state after; the same where an order only confirms it.
-    pub to: Phase,
-    /// What made it change.
-    pub on: Event,
-    /// When.
-    pub at: Moment,
-}
-
-/// A person's order, which stands above what the breaker would do by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Override {
-    /// Refuse every call.
-    Open,
-    /// Let every call pass, and count: what would open the circuit shows, and does not.
-    Closed,
-    /// Let every call pass, and count nothing.
-    Disabled,
-}
-
-/// The right to one call. Comes back through [`Breaker::tell`], exactly once.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "an admission that is never told keeps its probe place"]
-pub struct Admission {
-    generation: u64,
-    probe: bool,
-}
-
-impl Admission {
-    /// Is this a trial call of a half-open circuit?
-    #[must_use]
-    pub const fn is_probe(&self) -> bool {
-        self.probe
-    }
-}
-
-/// What became of an admitted call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
-    /// What it says about the dependency.
-    pub health: Health,
-    /// How long it took, where slow calls count ([`BreakerConfig::slow_rate`]); else not looked at.
-    pub took: Option<Duration>,
-    /// When the dependency asked to be called again. A circuit that this verdict opens stays open at
-    /// least that long.
-    pub retry_after: Option<Duration>,
-}
-
-impl From<Health> for Verdict {
-    fn from(health: Health) -> Self {
-        Self { health, took: None, retry_after: None }
-    }
-}
-
-/// The breaker's answer to a caller that wants to call.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The admission, or after what time to ask again.
-    pub admission: Result<Admission, Duration>,
-    /// The change that asking brought about.
-    pub change: Option<Change>,
-}
-
-/// The breaker's answer to a caller that stands in line for other guards first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
-    /// After what time to ask again; `None` when the caller may go on.
-    pub refused: Option<Duration>,
-    /// The change that the look brought about.
-    pub change: Option<Change>,
-}
-
-/// What became of an outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
-    /// How it was taken.
-    pub event: Event,
-    /// The change that it made.
-    pub change: Option<Change>,
-}
 
 /// The breaker of one dependency in one process.
 pub struct Breaker {
@@ -257,12 +174,26 @@ impl Breaker {
     pub fn tell(&self, now: Moment, admission: Admission, verdict: impl Into<Verdict>) -> Told {
         let verdict = verdict.into();
         let word = self.word();
+        // Generation and mode in one comparison, for the circuit that is closed nearly always.
+        if word == Word::new(admission.generation, Mode::Closed) {
+            self.count(now, admission.generation, &verdict)
+        } else {
+            self.tell_others(now, word, &admission, &verdict)
+        }
+    }
+
+    fn tell_others(
+        &self,
+        now: Moment,
+        word: Word,
+        admission: &Admission,
+        verdict: &Verdict,
+    ) -> Told {
         if admission.generation != word.generation() {
             return Told { event: Event::Stale, change: None };
         }
         match word.mode() {
-            Mode::Closed => self.count(now, admission.generation, verdict, true),
-            Mode::ForcedClosed => self.count(now, admission.generation, verdict, false),
+            Mode::Closed | Mode::ForcedClosed => self.count(now, admission.generation, verdict),
             Mode::Disabled => Told { event: Event::Returned, change: None },
             Mode::Trying | Mode::Full => self.end_probe(now, admission.generation, verdict),
             // No admission of an open state exists, so its generation can't be told.
@@ -350,10 +281,10 @@ impl Breaker {
     #[inline]
     fn glance(&self, now: Moment) -> Glance {
         let word = self.word();
+        if word.lets_pass() {
+            return Glance::Admitted { generation: word.generation() };
+        }
         match word.mode() {
-            Mode::Closed | Mode::ForcedClosed | Mode::Disabled => {
-                Glance::Admitted { generation: word.generation() }
-            }
             Mode::Open => {
                 let until = Moment::from_nanos(self.hot.0.open_until.load(Ordering::Acquire));
                 self.refused(word, now < until, now.until(until))
@@ -363,7 +294,7 @@ impl Breaker {
                 self.refused(word, now < until, HALF_OPEN_RETRY_AFTER)
             }
             Mode::ForcedOpen => Glance::Refused { after: self.config().open_for },
-            Mode::Trying => Glance::Unsure,
+            Mode::Trying | Mode::Closed | Mode::ForcedClosed | Mode::Disabled => Glance::Unsure,
         }
     }
 
@@ -373,27 +304,19 @@ impl Breaker {
     }
 
     #[inline]
-    fn count(&self, now: Moment, generation: u64, verdict: Verdict, trips: bool) -> Told {
-        let Some(mark) = self.mark_of(&verdict) else {
-            return Told { event: Event::Returned, change: None };
-        };
-        match self.watch.record(now, generation, mark) {
-            None => Told { event: Event::Stale, change: None },
-            Some(Standing::Reached) if trips => self.trip(now, generation, verdict.retry_after),
-            Some(Standing::Below | Standing::TooFew | Standing::Reached) => {
-                Told { event: Event::Counted, change: None }
-            }
-        }
-    }
-
-    /// How windows and trials see the verdict; `None` when there is none.
-    fn mark_of(&self, verdict: &Verdict) -> Option<Mark> {
+    fn count(&self, now: Moment, generation: u64, verdict: &Verdict) -> Told {
         let failed = match verdict.health {
-            Health::Silent => return None,
+            Health::Silent => return Told { event: Event::Returned, change: None },
             Health::Good => false,
             Health::Bad => true,
         };
-        Some(Mark { failed, slow: self.config().is_slow(verdict.took) })
+        match self.watch.record(now, generation, failed, verdict.took) {
+            None => Told { event: Event::Stale, change: None },
+            Some(Standing::Reached) => self.trip(now, generation, verdict.retry_after),
+            Some(Standing::Below | Standing::TooFew) => {
+                Told { event: Event::Counted, change: None }
+            }
+        }
     }
 
     #[cold]
@@ -414,8 +337,12 @@ impl Breaker {
     }
 
     #[cold]
-    fn end_probe(&self, now: Moment, generation: u64, verdict: Verdict) -> Told {
-        let mark = self.mark_of(&verdict);
+    fn end_probe(&self, now: Moment, generation: u64, verdict: &Verdict) -> Told {
+        let mark = match verdict.health {
+            Health::Silent => None,
+            Health::Good => Some(self.watch.mark(false, verdict.took)),
+            Health::Bad => Some(self.watch.mark(true, verdict.took)),
+        };
         let mut machine = self.machine();
         let (event, change) = machine.end_probe(now, generation, mark, verdict.retry_after);
         self.publish(&machine);

@@ -105,11 +105,6 @@ impl BreakerConfig {
         }
     }
 
-    /// Did a call that took so long take too long? Unknown times are not.
-    pub(super) fn is_slow(&self, took: Option<Duration>) -> bool {
-        self.slow_rate().zip(took).is_some_and(|(rule, took)| took > rule.slower_than)
-    }
-
     pub(in crate::call) fn check(&self, mistakes: &mut Mistakes) {
         mistakes.positive("breaker.open_for", self.open_for);
         mistakes.unless(
@@ -171,11 +166,20 @@ impl Trip {
     }
 
     /// How `counts` stand to a rate's thresholds; always below for the rules that count failures.
+    #[inline]
     pub(super) fn standing(&self, counts: Counts) -> Standing {
+        // No share of nothing is reached: a success alone never opens a circuit, not even at 0 %.
+        if counts.failed == 0 && counts.slow == 0 {
+            Standing::Below
+        } else {
+            self.standing_of_bad(counts)
+        }
+    }
+
+    fn standing_of_bad(&self, counts: Counts) -> Standing {
         let Self::Rate { failure_rate, slow_rate, min_calls, .. } = *self else {
             return Standing::Below;
         };
-        // No share of nothing is reached: a success alone never opens a circuit, not even at 0 %.
         let failing = counts.failed > 0
             && failure_rate.is_some_and(|threshold| counts.failure_rate() >= threshold);
         let slow = counts.slow > 0 && slow_rate.is_some_and(|rule| counts.slow_rate() >= rule.rate);

@@ -277,6 +277,7 @@ impl fmt::Display for Readable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+            (0, 0, _) if self.0.is_zero() => write!(f, "0s"),
             (0, 0, 0..10) => {
                 let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
                 write!(f, "{:?}", Duration::from_millis(millis))

@@ -110,7 +110,8 @@ impl Machine {
         }
     }
 
-    /// Opens the circuit of `generation`, whose window has reached the threshold.
+    /// Opens the circuit of `generation`, whose window has reached the threshold, unless somebody
+    /// ordered that it stays closed.
     pub(super) fn trip(
         &mut self,
         now: Moment,
@@ -119,6 +120,9 @@ impl Machine {
     ) -> (Event, Option<Change>) {
         if generation != self.generation {
             return (Event::Stale, None);
+        }
+        if self.order == Some(Override::Closed) {
+            return (Event::Counted, None);
         }
         (Event::Tripped, self.go(now, Event::Tripped, asked))
     }

@@ -1,5 +1,7 @@
 //! What a closed circuit remembers, held against the rule that opens it.
 
+use std::time::Duration;
+
 use super::config::{BreakerConfig, Over, Trip};
 use crate::call::window::{
     CallRing, Counts, Mark, SharedFailures, Standing, Streak, StripedBuckets,
@@ -10,6 +12,8 @@ use crate::time::Moment;
 #[derive(Debug)]
 pub(super) struct Watch {
     rule: Trip,
+    /// A call that took longer is slow; endless where slow calls do not count.
+    slower_than: Duration,
     window: Window,
 }
 
@@ -34,7 +38,14 @@ impl Watch {
                 Window::Time(StripedBuckets::new(period))
             }
         };
-        Self { rule: config.trip, window }
+        let slower_than = config.slow_rate().map_or(Duration::MAX, |rule| rule.slower_than);
+        Self { rule: config.trip, slower_than, window }
+    }
+
+    /// How windows and trials see a verdict. An unknown time is not slow.
+    #[inline]
+    pub(super) fn mark(&self, failed: bool, took: Option<Duration>) -> Mark {
+        Mark { failed, slow: took.is_some_and(|took| took > self.slower_than) }
     }
 
     /// Begins anew for `generation`. Runs under the machine's lock, before anybody is admitted by it.
@@ -50,20 +61,28 @@ impl Watch {
 
     /// Records a verdict and says how the window stands with it; `None` when it comes too late.
     #[inline]
-    pub(super) fn record(&self, now: Moment, generation: u64, mark: Mark) -> Option<Standing> {
+    pub(super) fn record(
+        &self,
+        now: Moment,
+        generation: u64,
+        failed: bool,
+        took: Option<Duration>,
+    ) -> Option<Standing> {
         match &self.window {
             // A success leaves no trace.
-            Window::Failures(_) if !mark.failed => Some(Standing::Below),
+            Window::Failures(_) if !failed => Some(Standing::Below),
             Window::Failures(failures) => failures.record(now, generation).map(reached_if),
             Window::Streak(streak) => {
-                let in_a_row = streak.record(generation, mark.failed)?;
-                Some(reached_if(mark.failed && in_a_row >= self.failures()))
+                let in_a_row = streak.record(generation, failed)?;
+                Some(reached_if(failed && in_a_row >= self.failures()))
             }
             Window::Calls(ring) => {
-                ring.record(generation, mark).map(|counts| self.rule.standing(counts))
+                let counts = ring.record(generation, self.mark(failed, took))?;
+                Some(self.rule.standing(counts))
             }
             Window::Time(buckets) => {
-                buckets.record(now, generation, mark, |counts| self.rule.standing(counts))
+                let judge = |counts| self.rule.standing(counts);
+                buckets.record(now, generation, self.mark(failed, took), judge)
             }
         }
     }

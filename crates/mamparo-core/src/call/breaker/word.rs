@@ -33,7 +33,7 @@ impl Word {
         self.0 >> 3
     }
 
-    /// Does every call pass?
+    /// Does every call pass, with no place to take?
     #[inline]
     pub(super) const fn lets_pass(self) -> bool {
         self.0 & 7 <= Mode::Disabled as u64

@@ -46,14 +46,20 @@ impl CallRing {
 
     /// Records a verdict in place of the oldest one, and counts with it. `None` when it is of another
     /// generation.
+    #[inline]
     pub fn record(&self, generation: u64, mark: Mark) -> Option<Counts> {
-        let mut seen = Head(self.head.0.load(Ordering::Acquire));
+        let seen = Head(self.head.0.load(Ordering::Acquire));
+        if mark.is_good() && seen.is_all_good_of(generation) {
+            return Some(Counts { calls: self.size(), failed: 0, slow: 0 });
+        }
+        self.take_slot(seen, generation, mark)
+    }
+
+    #[inline(never)]
+    fn take_slot(&self, mut seen: Head, generation: u64, mark: Mark) -> Option<Counts> {
         let (slot, expected) = loop {
             if !seen.is_of(generation) {
                 return None;
-            }
-            if mark.is_good() && seen.is_all_good() {
-                return Some(self.counts_of(seen));
             }
             let slot = self.slots.get(seen.position())?;
             let old = Slot(slot.load(Ordering::Acquire)).mark_of(generation);
@@ -187,8 +193,9 @@ impl Head {
         (self.0 >> at) & SUM_MASK
     }
 
-    const fn is_all_good(self) -> bool {
-        self.is_full() && self.sum(FAILED_AT) == BIAS && self.sum(SLOW_AT) == BIAS
+    /// Of `generation`, full, and without a failed or slow call. Only the position is not looked at.
+    const fn is_all_good_of(self, generation: u64) -> bool {
+        self.0 & !(POSITION_MASK as u64) == Self::empty(generation).0 | FULL
     }
 
     const fn claimed(self, size: usize) -> Self {

@@ -25,8 +25,16 @@ impl Streak {
 
     /// Records a verdict. The answer is the failures in a row, this one included; `None` when it is
     /// of another generation.
+    #[inline]
     pub fn record(&self, generation: u64, failed: bool) -> Option<u32> {
-        let mut seen = self.word().load(Ordering::Acquire);
+        let seen = self.word().load(Ordering::Acquire);
+        if !failed && seen == tag(generation) {
+            return Some(0);
+        }
+        self.write(seen, generation, failed)
+    }
+
+    fn write(&self, mut seen: u64, generation: u64, failed: bool) -> Option<u32> {
         loop {
             if seen & TAG != tag(generation) {
                 return None;
