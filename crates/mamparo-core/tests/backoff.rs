@@ -103,6 +103,16 @@ fn the_ceiling_of_decorrelated_waits_is_what_three_times_the_longest_can_reach()
     assert_eq!(backoff.worst_total(3), millis(1_200));
 }
 
+#[test]
+fn a_factor_that_is_none_neither_shrinks_the_wait_nor_ends_it() {
+    for factor in [0.5, 0.0, -3.0, f64::NEG_INFINITY, f64::NAN] {
+        let backoff = Backoff { factor, ..Backoff::default() };
+        assert_eq!(backoff.ceiling(9), millis(100), "{factor}");
+    }
+    let steep = Backoff { factor: f64::INFINITY, ..Backoff::default() };
+    assert_eq!((steep.ceiling(1), steep.ceiling(2)), (millis(100), millis(2_000)));
+}
+
 fn any_backoff() -> impl Strategy<Value = Backoff> {
     let factor = prop_oneof![
         0.0_f64..10.0,

@@ -21,6 +21,18 @@
 //! A retry takes its token when it is *scheduled*: a crowd that waits is a load that is on its way
 //! (C32). If it is never sent (the caller leaves, the circuit opens, the deadline comes), the token
 //! goes back. A hedge takes its token when it is sent, because most hedges never are (C21).
+//!
+//! ```
+//! use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
+//!
+//! let budget = RetryBudget::new(RetryBudgetConfig { ratio: 0.5, reserve: 0 });
+//! budget.deposit(); // a first attempt is made
+//! assert!(budget.withdraw().is_none());
+//! budget.deposit();
+//! let scheduled = budget.withdraw().expect("two first attempts pay for one retry");
+//! budget.give_back(scheduled); // the caller left before it was sent
+//! assert_eq!(budget.left(), 1);
+//! ```
 
 use std::fmt;
 
