@@ -73,9 +73,9 @@ fn a_hedge_that_can_not_be_meant_is_a_mistake() {
     let always = HedgeConfig { after: HedgeAfter::Fixed(Duration::ZERO), extra: 5 };
     assert_eq!(keys(always), ["hedge.max", "hedge.after"]);
     let text = HedgeConfig::default().to_string();
-    assert_eq!(text, "1 more after 95 % of latencies, 10ms at least");
+    assert_eq!(text, "1 more, one when it takes longer than 95 % do, 10ms at least");
     let fixed = HedgeConfig { after: HedgeAfter::Fixed(millis(30)), extra: 2 };
-    assert_eq!(fixed.to_string(), "2 more after 30ms");
+    assert_eq!(fixed.to_string(), "2 more, one every 30ms");
 }
 
 #[test]

@@ -84,11 +84,13 @@ impl HedgeConfig {
 
 impl fmt::Display for HedgeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} more after ", self.extra)?;
-        match self.after {
-            HedgeAfter::Fixed(delay) => write!(f, "{delay:?}"),
+        let Self { after, extra } = self;
+        match after {
+            HedgeAfter::Fixed(delay) => write!(f, "{extra} more, one every {delay:?}"),
             HedgeAfter::Quantile { quantile, least } => {
-                write!(f, "{} % of latencies, {least:?} at least", quantile * 100.0)
+                let percent = (quantile * 10_000.0).round() / 100.0;
+                write!(f, "{extra} more, one when it takes longer than {percent} % do, ")?;
+                write!(f, "{least:?} at least")
             }
         }
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::Plan;
 use crate::backoff::{Backoff, Jitter};
-use crate::call::hedge::{HedgeAfter, HedgeConfig};
 use crate::call::rate_limit::RateLimitConfig;
 use crate::call::retry::Retry;
 
@@ -28,7 +27,7 @@ impl fmt::Display for Plan {
         row("retry", &retry(&self.retry))?;
         let budget = self.effective_retry_budget();
         row("retry budget", budget.as_ref().map_or(none, |budget| budget))?;
-        row("hedge", &self.hedge.as_ref().map_or("none".to_owned(), hedge))?;
+        row("hedge", self.hedge.as_ref().map_or(none, |hedge| hedge))?;
         row("breaker", self.breaker.as_ref().map_or(none, |breaker| breaker))?;
         row("attempt timeout", &limit(self.attempt_timeout))?;
         row("latency", latency.as_ref().map_or(none, |latency| latency))
@@ -49,16 +48,4 @@ fn retry(Retry { attempts, backoff }: &Retry) -> String {
     format!(
         "{attempts} attempts, waits up to {base:?} × {factor} capped at {cap:?}, {jitter} jitter"
     )
-}
-
-fn hedge(HedgeConfig { after, extra }: &HedgeConfig) -> String {
-    match after {
-        HedgeAfter::Fixed(delay) => format!("{extra} more, one every {delay:?}"),
-        HedgeAfter::Quantile { quantile, least } => {
-            let percent = (quantile * 10_000.0).round() / 100.0;
-            format!(
-                "{extra} more, one when it takes longer than {percent} % do, {least:?} at least"
-            )
-        }
-    }
 }
