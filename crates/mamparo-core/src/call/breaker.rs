@@ -14,6 +14,7 @@
 mod answer;
 mod config;
 mod explain;
+mod keyed;
 mod machine;
 mod table;
 mod trial;
@@ -26,6 +27,7 @@ use std::time::Duration;
 pub use answer::{Admission, Answer, Change, Look, Override, Told, Verdict};
 pub use config::{BreakerConfig, Over, SlowRate, Trip};
 pub use explain::{Explanation, Missing, Probes};
+pub use keyed::KeyedBreaker;
 pub use table::{Event, Phase, TABLE};
 
 use crate::call::window::{Counts, Standing};
