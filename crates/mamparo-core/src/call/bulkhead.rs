@@ -9,6 +9,7 @@
 //! until the holder of the lock exchanges it.
 
 mod config;
+mod entry;
 mod keyed;
 mod line;
 mod table;
@@ -17,6 +18,7 @@ mod word;
 use std::time::Duration;
 
 pub use config::{BulkheadConfig, Order};
+pub use entry::{Entry, Slot, Woken};
 pub use keyed::KeyedBulkhead;
 pub use line::Ticket;
 pub use table::{Event, Standing, TABLE};
@@ -27,64 +29,6 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Moment;
 use line::{End, Line};
 use word::Word;
-
-/// A slot that is held. Give it back with [`Bulkhead::release`]; dropped, it is lost for good.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a slot that is not released is lost"]
-pub struct Slot {
-    since: Moment,
-}
-
-/// The answer to a caller that wants in.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "it may hold a slot"]
-pub enum Entry {
-    /// A slot is taken.
-    Granted(Slot),
-    /// All slots are taken; wait until the ticket is granted or shed.
-    Queued {
-        /// The place in the line.
-        ticket: Ticket,
-        /// Who made room, if somebody did: wake it, so that it leaves.
-        shed: Option<Ticket>,
-    },
-    /// All slots and all places in the queue are taken.
-    Full {
-        /// When those who wait now will have their slots, as far as is known.
-        retry_after: Option<Duration>,
-    },
-    /// There is room in the queue, but a slot would come too late for this caller.
-    TooLate {
-        /// When a slot would come, by estimate.
-        retry_after: Duration,
-    },
-}
-
-/// The waiters that own a slot by now: wake them. Holds one without allocating.
-#[derive(Debug, Default, PartialEq, Eq)]
-#[must_use = "who is not woken sleeps on its slot"]
-pub struct Woken {
-    first: Option<Ticket>,
-    rest: Vec<Ticket>,
-}
-
-impl Woken {
-    fn add(&mut self, ticket: Ticket) {
-        match self.first {
-            None => self.first = Some(ticket),
-            Some(_) => self.rest.push(ticket),
-        }
-    }
-}
-
-impl IntoIterator for Woken {
-    type Item = Ticket;
-    type IntoIter = std::iter::Chain<std::option::IntoIter<Ticket>, std::vec::IntoIter<Ticket>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.first.into_iter().chain(self.rest)
-    }
-}
 
 /// The slots of one dependency, shared by all its calls.
 ///
@@ -140,14 +84,10 @@ impl Bulkhead {
     /// says how long it will wait at most.
     #[inline]
     pub fn ask(&self, now: Moment, until: Moment) -> Entry {
-        let mut word = self.word();
-        while word.has_free_slot() {
-            match self.exchange(word, word.taking()) {
-                Ok(()) => return Entry::Granted(Slot { since: now }),
-                Err(seen) => word = seen,
-            }
+        match self.take(now) {
+            Ok(slot) => Entry::Granted(slot),
+            Err(word) => self.queue_up(now, until, word),
         }
-        self.queue_up(now, until, word)
     }
 
     /// Takes a slot that is free, without a reading of the clock: how long it is held is not measured.
@@ -155,14 +95,7 @@ impl Bulkhead {
     #[inline]
     #[must_use]
     pub fn take_free(&self) -> Option<Slot> {
-        let mut word = self.word();
-        while word.has_free_slot() {
-            match self.exchange(word, word.taking()) {
-                Ok(()) => return Some(Slot { since: Moment::FAR_FUTURE }),
-                Err(seen) => word = seen,
-            }
-        }
-        None
+        self.take(Moment::FAR_FUTURE).ok()
     }
 
     /// Gives a slot back. Answers with the waiter that owns it now, if there is one: wake it.
@@ -273,6 +206,18 @@ impl Bulkhead {
             0 => None,
             nanos => Some(Duration::from_nanos(nanos)),
         }
+    }
+
+    #[inline]
+    fn take(&self, since: Moment) -> Result<Slot, Word> {
+        let mut word = self.word();
+        while word.has_free_slot() {
+            match self.exchange(word, word.taking()) {
+                Ok(()) => return Ok(Slot { since }),
+                Err(seen) => word = seen,
+            }
+        }
+        Err(word)
     }
 
     /// The way in when no slot is free: refusals without the lock, the queue under it.
