@@ -1,4 +1,4 @@
-//! Measures the policies: `policies time|instructions|names`. Data on stdout, words on stderr.
+//! Measures the policies: `policies time|instructions|one|names`. Data on stdout, words on stderr.
 //!
 //! Started by `cargo xtask bench`; each subcommand prints one JSON value.
 
@@ -34,11 +34,12 @@ fn run(words: &[&str]) -> Result<Value, String> {
     match words {
         ["names"] => Ok(names(&cases)),
         ["instructions"] => count(&cases),
+        ["one", name, calls] => count_one(&cases, name, calls),
         ["time", rounds] => {
             let rounds = rounds.parse();
             take_times(&cases, rounds.map_err(|_| "read the number of rounds".to_owned())?)
         }
-        _ => Err("understand: say `names`, `instructions` or `time ROUNDS`".to_owned()),
+        _ => Err("understand: say `names`, `instructions`, `one NAME CALLS` or `time ROUNDS`".to_owned()),
     }
 }
 
@@ -57,6 +58,18 @@ fn count(cases: &[Case]) -> Result<Value, String> {
         "repeats": instructions::REPEATS,
         "cases": names(cases),
     }))
+}
+
+/// Makes calls of one row alone, for a look at where its instructions go.
+fn count_one(cases: &[Case], name: &str, calls: &str) -> Result<Value, String> {
+    let case = cases.iter().find(|case| case.name == name);
+    let case = case.ok_or_else(|| format!("find a row called {name}"))?;
+    let calls = calls.parse().map_err(|_| "read the number of calls".to_owned())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("start a runtime: {error}"))?;
+    runtime.block_on(case.run(instructions::WARM_UP));
+    instructions::counted(&runtime, case, calls);
+    Ok(json!({"name": case.name, "calls": calls}))
 }
 
 fn take_times(cases: &[Case], rounds: usize) -> Result<Value, String> {

@@ -11,13 +11,22 @@ use mamparo_core::rng::{Rng, SeededRng};
 use mamparo_core::time::{Moment, WallTime};
 
 /// Moments start a day in, so that a paused runtime that began a little before the first reading
-/// still gets distinct moments.
-const HEAD_START: Duration = Duration::from_secs(86_400);
+/// still gets distinct moments; less where the system's clock itself has not run for a day.
+const HEAD_STARTS: [Duration; 3] =
+    [Duration::from_secs(86_400), Duration::from_secs(3_600), Duration::from_secs(60)];
 
+/// What tokio itself takes for "never".
+const THIRTY_YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The instant of [`Moment::ORIGIN`].
+#[inline]
 fn origin() -> std::time::Instant {
     static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-    #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
-    *ORIGIN.get_or_init(std::time::Instant::now)
+    *ORIGIN.get_or_init(|| {
+        #[expect(clippy::disallowed_methods, reason = "this is the one room that reads the clock")]
+        let now = std::time::Instant::now();
+        HEAD_STARTS.into_iter().find_map(|head| now.checked_sub(head)).unwrap_or(now)
+    })
 }
 
 /// The present moment on tokio's clock.
@@ -44,13 +53,8 @@ pub fn wall() -> WallTime {
 /// The tokio instant at which `moment` is reached, for timers.
 #[must_use]
 pub fn instant_of(moment: Moment) -> tokio::time::Instant {
-    let after = Duration::from_nanos(moment.nanos());
     let origin = tokio::time::Instant::from_std(origin());
-    match after.checked_sub(HEAD_START) {
-        // Thirty years is what tokio itself takes for "never".
-        Some(after) => origin.checked_add(after).unwrap_or(origin + 30 * 365 * HEAD_START),
-        None => origin.checked_sub(HEAD_START.saturating_sub(after)).unwrap_or(origin),
-    }
+    origin.checked_add(Duration::from_nanos(moment.nanos())).unwrap_or(origin + THIRTY_YEARS)
 }
 
 /// Completes at `moment`, or at once when that has passed.
@@ -102,13 +106,10 @@ fn read() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
+/// An instant before the origin, which only a paused clock could show, is the origin.
 #[inline]
 fn moment_of(instant: tokio::time::Instant) -> Moment {
-    let (instant, origin) = (instant.into_std(), origin());
-    match instant.checked_duration_since(origin) {
-        Some(since) => Moment::ORIGIN.plus(HEAD_START).plus(since),
-        None => Moment::ORIGIN.plus(HEAD_START).minus(origin.duration_since(instant)),
-    }
+    Moment::ORIGIN.plus(instant.into_std().saturating_duration_since(origin()))
 }
 
 #[cfg(test)]
