@@ -6,16 +6,19 @@
 //! 1968), and a key that has nothing to say leaves when it was not asked for during a whole round.
 
 mod shard;
+mod sip;
 
 use std::borrow::Borrow;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use crate::limits::KEYED_KEYS_MAX;
+use crate::rng::{Rng, SeededRng};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Apart, Arc, Mutex, MutexGuard, lock};
 use crate::time::Moment;
 
 use shard::Shard;
+use sip::Sip;
 
 /// Most parts that are locked on their own. Threads that ask for different keys rarely meet.
 const SHARDS_MAX: usize = 32;
@@ -63,8 +66,8 @@ impl<V: Dispensable> Dispensable for Arc<V> {
 pub struct Keyed<K, V> {
     shards: Box<[Part<K, V>]>,
     keys_max: usize,
-    /// Has read the seed already: copying its state is a third of the work of a hash.
-    seeded: DefaultHasher,
+    /// The key of every hash.
+    seed: (u64, u64),
     overflow: Mutex<V>,
     overflowed: AtomicU64,
 }
@@ -85,9 +88,9 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         let count = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
         let shards = (0..count).map(|_| Apart(Mutex::new(Shard::new(keys_max / count)))).collect();
         let overflow = Mutex::new(overflow);
-        let mut seeded = DefaultHasher::new();
-        seeded.write_u64(seed);
-        Self { shards, keys_max, seeded, overflow, overflowed: AtomicU64::new(0) }
+        let mut rng = SeededRng::new(seed);
+        let seed = (rng.next_u64(), rng.next_u64());
+        Self { shards, keys_max, seed, overflow, overflowed: AtomicU64::new(0) }
     }
 
     /// The value of `key`; where there is none yet, the one that `entry` makes, with the key to keep.
@@ -197,7 +200,7 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
     }
 
     fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        let mut hasher = self.seeded.clone();
+        let mut hasher = Sip::new(self.seed.0, self.seed.1);
         key.hash(&mut hasher);
         hasher.finish()
     }
