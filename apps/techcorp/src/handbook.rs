@@ -32,7 +32,7 @@ Products are `p-1` to `p-20`, customers `c-1` to `c-40`. The gateway listens on 
 | `POST /v1/orders` `{customerId, lines: [{productId, quantity}]}` with `Idempotency-Key` | 201, `Location`, `{id, status: \"PENDING\", …}`; 503 with `Retry-After` while catalog or customers are away |
 | `GET /v1/orders/{id}` | the order, with its status and, if cancelled, the reason |
 | `GET /v1/orders?customerId=` | through the BFF with product names, or `\"partial\": true` |
-| `GET /v1/products?ids=a,b` | products and prices; with `Age` when the catalog answers from its cache |
+| `GET /v1/products?ids=a,b` | products and prices; with `Age` when the catalog answers from its cache; `Cache-Status` says what it did |
 | `GET /v1/customers/{id}` | a customer |
 | `POST /v1/reservations` with `Idempotency-Key` | 201, or 409 when goods are short |
 | `/health/live` · `/health/ready` · `/metrics` | on every service |

@@ -113,7 +113,7 @@ async fn build_gateway(host: Host) -> Result<Service, StartError> {
 }
 
 async fn build_bff(host: Host) -> Result<Service, StartError> {
-    let bff = Bff { orders: host.client("orders")?, catalog: host.client("catalog")? };
+    let bff = Bff::new(host.client("orders")?, host.client("catalog")?);
     host.serve(bff::router(bff))
 }
 
@@ -126,7 +126,7 @@ async fn build_catalog(host: Host, weather: &Weather) -> Result<Service, StartEr
     };
     let products: Vec<Product> = stock::shelves().iter().map(product).collect();
     catalog::seed(&store, &products).await?;
-    host.serve(weather.over(catalog::router(Catalog::new(store))))
+    host.serve(weather.over(catalog::router(Catalog::new(store)?)))
 }
 
 async fn build_customers(host: Host) -> Result<Service, StartError> {

@@ -55,7 +55,7 @@ pub fn answer(error: &HandlerError) -> Answer {
 }
 
 /// Is the database away, or busy with somebody else?
-fn is_away(error: &sqlx::Error) -> bool {
+pub(super) fn is_away(error: &sqlx::Error) -> bool {
     use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, WorkerCrashed};
     error.as_database_error().map_or_else(
         || matches!(error, Io(_) | PoolTimedOut | PoolClosed | WorkerCrashed | Protocol(_)),

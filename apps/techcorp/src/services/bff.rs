@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use mamparo::call::CallError;
+use mamparo::call::fallback::{Answer, Fallback, Lesser};
 use mamparo::http::server::{Json, Query};
-use mamparo::http::{HttpClient, Problem};
+use mamparo::http::{HttpClient, HttpError, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::answers::chain;
@@ -18,11 +20,13 @@ use super::trouble;
 /// What the handlers need.
 #[derive(Debug, Clone)]
 pub struct Bff {
-    /// Whose orders.
-    pub orders: HttpClient,
-    /// What the products are called.
-    pub catalog: HttpClient,
+    orders: HttpClient,
+    catalog: HttpClient,
+    fallback: Fallback,
 }
+
+/// Product names by product id.
+type Names = BTreeMap<String, String>;
 
 /// The page.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,7 +46,7 @@ pub struct NamedOrder {
     #[serde(flatten)]
     pub order: OrderView,
     /// Names by product id; empty in a partial answer.
-    pub product_names: BTreeMap<String, String>,
+    pub product_names: Names,
 }
 
 /// The routes.
@@ -60,9 +64,16 @@ async fn page(State(bff): State<Bff>, Query(wanted): Query<Wanted>) -> Result<Js
     let request = bff.orders.get("/v1/orders").query("customerId", &wanted.customer_id);
     let response = request.send().await.map_err(|error| Problem::from(&error))?;
     let list: OrderList = response.json().map_err(|error| trouble(&error))?;
-    let names = bff.names(&list).await;
-    let partial = names.is_none();
-    let names = names.unwrap_or_default();
+    let (names, partial) = match bff.names(&list).await {
+        Ok(Answer::Fresh(names)) => (names.into_inner(), false),
+        Ok(Answer::Degraded(names)) => (names.accept_degraded(), true),
+        // The catalog answered, and not what was asked for. That is a bug of one of us, and no
+        // reason to hide the orders.
+        Err(error) => {
+            tracing::error!(error = chain(&error), fallback = "partial", "no product names");
+            (Names::new(), true)
+        }
+    };
     let named = |order: OrderView| {
         let of = |line: &crate::events::Line| {
             names.get(&line.product_id).map(|name| (line.product_id.clone(), name.clone()))
@@ -73,27 +84,29 @@ async fn page(State(bff): State<Bff>, Query(wanted): Query<Wanted>) -> Result<Js
 }
 
 impl Bff {
-    /// The names of all products on the page; `None` when the catalog did not tell.
-    async fn names(&self, list: &OrderList) -> Option<BTreeMap<String, String>> {
+    /// Puts pages together from these two.
+    #[must_use]
+    pub fn new(orders: HttpClient, catalog: HttpClient) -> Self {
+        let fallback = Fallback::of(catalog.dependency());
+        Self { orders, catalog, fallback }
+    }
+
+    /// The names of all products on the page; none of them when the catalog can't tell.
+    async fn names(&self, list: &OrderList) -> Result<Answer<Names>, CallError<HttpError>> {
         let ids: BTreeSet<&str> =
             list.orders.iter().flat_map(|o| &o.lines).map(|l| l.product_id.as_str()).collect();
-        if ids.is_empty() {
-            return Some(BTreeMap::new());
-        }
-        let ids = ids.into_iter().collect::<Vec<_>>().join(",");
-        let answer = self.catalog.get("/v1/products").query("ids", ids).send().await;
-        let products = match answer.map(|response| response.json::<ProductList>()) {
-            Ok(Ok(list)) => list.products,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, fallback = "partial", "the catalog's answer can't be read");
-                return None;
-            }
-            Err(error) => {
-                let error = chain(&error);
-                tracing::warn!(error, fallback = "partial", "no product names");
-                return None;
-            }
+        let called = if ids.is_empty() {
+            Ok(ProductList { products: Vec::new() })
+        } else {
+            let ids = ids.into_iter().collect::<Vec<_>>().join(",");
+            self.catalog.get("/v1/products").query("ids", ids).send_json().await
         };
-        Some(products.into_iter().map(|product| (product.id, product.name)).collect())
+        if let Err(error) = &called {
+            tracing::warn!(error = chain(error), "the catalog tells no product names");
+        }
+        let names = called.map(|list: ProductList| {
+            list.products.into_iter().map(|product| (product.id, product.name)).collect()
+        });
+        self.fallback.read(names, |_reason| Some(Lesser::Partial(Names::new())))
     }
 }

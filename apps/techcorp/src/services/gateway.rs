@@ -10,6 +10,7 @@ use axum::routing::get;
 use http::header::{AGE, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, StatusCode};
 use mamparo::call::CallError;
+use mamparo::http::headers::CACHE_STATUS;
 use mamparo::http::server::Path;
 use mamparo::http::{HttpClient, HttpError, Problem};
 
@@ -18,8 +19,14 @@ use super::{is_id, trouble};
 /// Request headers that travel on. Ids, trace and deadline are the client's own business.
 const INWARD: [HeaderName; 2] = [CONTENT_TYPE, HeaderName::from_static("idempotency-key")];
 /// Answer headers that travel back.
-const OUTWARD: [HeaderName; 5] =
-    [CONTENT_TYPE, LOCATION, AGE, RETRY_AFTER, HeaderName::from_static("idempotency-replayed")];
+const OUTWARD: [HeaderName; 6] = [
+    CONTENT_TYPE,
+    LOCATION,
+    AGE,
+    CACHE_STATUS,
+    RETRY_AFTER,
+    HeaderName::from_static("idempotency-replayed"),
+];
 
 /// Where requests go.
 #[derive(Debug, Clone)]
@@ -103,8 +110,9 @@ fn refusal(error: &CallError<HttpError>) -> Response {
 fn outward(status: StatusCode, headers: &HeaderMap, body: bytes::Bytes) -> Response {
     let mut response = Response::builder().status(status);
     for name in OUTWARD {
-        if let Some(value) = headers.get(&name) {
-            response = response.header(name, value);
+        // A list may stand on several lines.
+        for value in headers.get_all(&name) {
+            response = response.header(&name, value);
         }
     }
     response.body(body.into()).unwrap_or_else(|error| trouble(&error).into_response())
