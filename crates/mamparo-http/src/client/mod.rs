@@ -13,7 +13,9 @@ mod transport;
 use std::sync::Arc;
 
 use http::Method;
+use mamparo_call::fault::FaultInjector;
 use mamparo_call::{Dependency, Repeatable};
+use mamparo_core::call::fault::FaultConfig;
 use reqwest::Url;
 
 pub use error::{HttpError, Upstream};
@@ -44,6 +46,7 @@ struct Shared {
     base: String,
     dependency: Dependency,
     transport: Transport,
+    faults: Option<FaultInjector>,
 }
 
 impl HttpClient {
@@ -52,6 +55,31 @@ impl HttpClient {
     /// # Errors
     /// [`HttpError::Request`] when the address is no `http` URL.
     pub fn new(base_url: &str, dependency: Dependency) -> Result<Self, HttpError> {
+        Self::build(base_url, dependency, None)
+    }
+
+    /// The same with faults on purpose where the network would be, for staging and game days. What is
+    /// drawn by key is drawn by the context's client. An injected error is a 503 that never left, an
+    /// injected outcome a 200 without a body. Switched off, as by default, it is [`HttpClient::new`].
+    ///
+    /// # Errors
+    /// [`HttpError::Request`] when the address is no `http` URL, or `faults` can't be meant.
+    pub fn with_faults(
+        base_url: &str,
+        dependency: Dependency,
+        faults: FaultConfig,
+    ) -> Result<Self, HttpError> {
+        let plan = dependency.plan();
+        let faults = FaultInjector::new(&plan.service, &plan.dependency, faults)
+            .map_err(|error| HttpError::Request { what: error.to_string() })?;
+        Self::build(base_url, dependency, Some(faults).filter(FaultInjector::is_on))
+    }
+
+    fn build(
+        base_url: &str,
+        dependency: Dependency,
+        faults: Option<FaultInjector>,
+    ) -> Result<Self, HttpError> {
         let base = base_url.trim_end_matches('/').to_owned();
         let url = Url::parse(&base)
             .map_err(|error| HttpError::Request { what: format!("{base_url:?}: {error}") })?;
@@ -62,7 +90,7 @@ impl HttpClient {
         }
         observe::register_client(&dependency);
         let transport = Transport::new()?;
-        Ok(Self { shared: Arc::new(Shared { base, dependency, transport }) })
+        Ok(Self { shared: Arc::new(Shared { base, dependency, transport, faults }) })
     }
 
     /// The dependency behind it.

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Attempt, CallError, Classify, Context, Dependency, Repeatable, clock};
 use mamparo_core::call::deadline::is_verdict;
 use mamparo_core::call::pipeline::GiveUp;
@@ -185,8 +186,14 @@ async fn send_attempt(
 ) -> Result<Response, HttpError> {
     let started = clock::now();
     let report = observe::Attempted::new(&shared.dependency, attempt.number, started);
+    let (fake, started) = match &shared.faults {
+        Some(faults) => (injected(faults).await, clock::now()),
+        None => (None, started),
+    };
     carried.write(request.headers_mut(), attempt.number, attempt.deadline, started);
-    let outcome = if attempt.deadline.is_some_and(|deadline| started >= deadline) {
+    let outcome = if let Some(fake) = fake {
+        fake
+    } else if attempt.deadline.is_some_and(|deadline| started >= deadline) {
         Err(HttpError::TooLate)
     } else {
         let granted = attempt.deadline.map(|deadline| attempt.started.until(deadline));
@@ -196,6 +203,26 @@ async fn send_attempt(
     };
     report.finished(outcome.as_ref().map_or_else(HttpError::reason, |_| "success"));
     outcome
+}
+
+/// What befalls an attempt on purpose; `None` when it is to be sent.
+async fn injected(faults: &FaultInjector) -> Option<Result<Response, HttpError>> {
+    let client = Context::current().client;
+    let made = match faults.strike(client.as_deref().map(str::as_bytes)).await? {
+        Fake::Error => Err(HttpError::Status {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            retry_after: None,
+            forbidden: false,
+            hurried: false,
+            problem: None,
+            answer: None,
+        }),
+        Fake::Outcome => {
+            let (headers, body) = (HeaderMap::new(), Bytes::new());
+            Ok(Response { status: StatusCode::OK, headers, body })
+        }
+    };
+    Some(made)
 }
 
 /// A request that can't be made concerns no policy: no attempt, no verdict.
