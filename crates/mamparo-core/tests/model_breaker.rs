@@ -133,6 +133,8 @@ fn policies_c02_a_result_that_races_with_trip_and_trial_stays_out_of_the_new_win
             let racing = breaker.ask(at(0)).admission.expect("closed");
             let shared = Arc::new(breaker);
             let parts: Vec<Part<Breaker, ()>> = vec![
+                // Takes a number, so that the two that follow share a stripe.
+                Box::new(|_| {}),
                 Box::new(move |b| {
                     b.tell(at(0), racing, Health::Bad);
                 }),
@@ -144,11 +146,14 @@ fn policies_c02_a_result_that_races_with_trip_and_trial_stays_out_of_the_new_win
                     if let Ok(probe) = b.ask(at(30_000)).admission {
                         b.tell(at(30_000), probe, Health::Good);
                     }
+                    call(b, at(30_000), Health::Good);
                 }),
             ];
             together(&shared, parts);
             assert_eq!(shared.phase(at(30_000)), Phase::Closed);
-            assert_eq!(shared.counts(at(30_000)), Counts::default());
+            assert_eq!(shared.counts(at(30_000)).failed, 0);
+            assert_eq!(call(&shared, at(30_000), Health::Bad), Event::Counted, "the first of two");
+            assert_eq!(shared.counts(at(30_000)).failed, 1);
         });
     }
 }
@@ -194,6 +199,29 @@ fn a_refusal_names_a_time_that_was_true_at_some_moment_of_the_call() {
             }),
         ];
         together(&shared, parts);
+    });
+}
+
+/// Two probes hang. While one caller finds that their time is over, another one moves on to the next
+/// trial, which has a place left: nobody is told that the places are taken.
+#[test]
+fn the_time_of_one_trial_is_never_taken_for_that_of_another() {
+    check(|| {
+        let breaker = opened(rules()[0], 2);
+        let hanging = [30_000, 30_000].map(|now| breaker.ask(at(now)).admission);
+        let shared = Arc::new(breaker);
+        let parts: Vec<Part<Breaker, ()>> = vec![
+            Box::new(|b| {
+                let _ = (b.ask(at(60_000)), b.ask(at(90_000)));
+            }),
+            Box::new(|b| {
+                if let Err(after) = b.ask(at(60_000)).admission {
+                    assert_eq!(after, Duration::from_secs(30));
+                }
+            }),
+        ];
+        together(&shared, parts);
+        assert!(hanging.iter().all(Result::is_ok));
     });
 }
 
