@@ -371,6 +371,6 @@ where
         unwinding.came_back();
         let result = ready!(poll);
         this.place.settle();
-        Poll::Ready(result.map_err(GuardError::Inner))
+        Poll::Ready(result.map_err(GuardError::inner))
     }
 }

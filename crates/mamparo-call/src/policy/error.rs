@@ -46,6 +46,13 @@ pub enum GuardError<E> {
 }
 
 impl<E> GuardError<E> {
+    /// Apart, so that the way of a success does not carry an error's bytes along.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn inner(error: E) -> Self {
+        Self::Inner(error)
+    }
+
     /// The refusal, if it was one.
     #[must_use]
     pub const fn refused(&self) -> Option<Refused> {
@@ -102,6 +109,15 @@ pub enum TimeoutError<E> {
     /// The future's own error.
     #[error(transparent)]
     Inner(E),
+}
+
+impl<E> TimeoutError<E> {
+    /// Apart, so that the way of a success does not carry an error's bytes along.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn inner(error: E) -> Self {
+        Self::Inner(error)
+    }
 }
 
 impl<E: Classify> Classify for TimeoutError<E> {

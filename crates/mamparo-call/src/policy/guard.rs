@@ -136,17 +136,24 @@ impl<G: Guard> Seat<G> {
     /// Goes inside, if it is not yet. Pending for ever once the call is over.
     #[inline]
     fn poll_enter(&mut self) -> Poll<Result<(), Refused>> {
-        if let Stage::Outside = self.stage {
-            self.enter();
-        }
-        if let Stage::Inside = self.stage { Poll::Ready(Ok(())) } else { self.turned_away() }
-    }
-
-    #[cold]
-    fn turned_away(&mut self) -> Poll<Result<(), Refused>> {
-        match std::mem::replace(&mut self.stage, Stage::Past) {
-            Stage::Refused(refused) => Poll::Ready(Err(refused)),
-            Stage::Outside | Stage::Inside | Stage::Past => Poll::Pending,
+        match self.stage {
+            Stage::Inside => Poll::Ready(Ok(())),
+            Stage::Outside => match self.guard.enter() {
+                Ok(pass) => {
+                    self.pass = Some(pass);
+                    self.stage = Stage::Inside;
+                    Poll::Ready(Ok(()))
+                }
+                Err(refused) => {
+                    self.stage = Stage::Past;
+                    Poll::Ready(Err(refused))
+                }
+            },
+            Stage::Refused(refused) => {
+                self.stage = Stage::Past;
+                Poll::Ready(Err(refused))
+            }
+            Stage::Past => Poll::Pending,
         }
     }
 
@@ -158,6 +165,7 @@ impl<G: Guard> Seat<G> {
         }
     }
 
+    /// [`Seat::leave`] on the ways that are not a success.
     #[cold]
     fn abandon(&mut self, ending: Ending) {
         self.leave(ending);
@@ -215,6 +223,7 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
     }
 
     /// Asks the guard at once, and begins with `start` only when it lets through.
+    #[inline(always)]
     pub(crate) fn begin(guard: G, judge: J, start: impl FnOnce() -> F) -> Self {
         let mut seat = Seat::new(guard);
         seat.enter();
@@ -263,7 +272,10 @@ where
         };
         let failure = this.judge.judge(&result);
         unwinding.came_back();
-        this.seat.leave(failure.map_or(Ending::Succeeded, Ending::Failed));
-        Poll::Ready(result.map_err(GuardError::Inner))
+        match failure {
+            None => this.seat.leave(Ending::Succeeded),
+            Some(failure) => this.seat.abandon(Ending::Failed(failure)),
+        }
+        Poll::Ready(result.map_err(GuardError::inner))
     }
 }

@@ -128,6 +128,7 @@ pub(crate) struct Attempts<P: Borrow<RetryPolicy>> {
     earlier: Option<Failure>,
     /// For an attempt that is not sent yet.
     paid: Option<Withdrawal>,
+    over: bool,
 }
 
 /// What follows an attempt.
@@ -139,7 +140,15 @@ pub(crate) enum Next<T, E> {
 
 impl<P: Borrow<RetryPolicy>> Attempts<P> {
     pub(crate) const fn new(policy: P, repeatable: Repeatable) -> Self {
-        Self { policy, repeatable, made: 0, waited: Duration::ZERO, earlier: None, paid: None }
+        Self {
+            policy,
+            repeatable,
+            made: 0,
+            waited: Duration::ZERO,
+            earlier: None,
+            paid: None,
+            over: false,
+        }
     }
 
     fn shared(&self) -> &Shared {
@@ -160,21 +169,16 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         self.made
     }
 
-    /// Takes the end of an attempt. An error that the judge takes for a success is not repeated.
+    /// The last attempt was a success.
     #[inline]
-    pub(crate) fn ended<T, E>(
-        &mut self,
-        judge: &impl Judge<T, E>,
-        result: Result<T, E>,
-    ) -> Next<T, E> {
-        let failure = judge.judge(&result);
-        match (result, failure) {
-            (Ok(value), None) => {
-                self.shared().ears.tell(|| PolicyEvent::Succeeded);
-                Next::Done(Ok(value))
-            }
-            (result, failure) => self.failed(failure.unwrap_or(Failure::PERMANENT), result),
-        }
+    pub(crate) fn succeeded(&mut self) {
+        self.over = true;
+        self.shared().ears.tell(|| PolicyEvent::Succeeded);
+    }
+
+    /// Is the call over?
+    pub(crate) const fn is_over(&self) -> bool {
+        self.over
     }
 
     /// No request can be made again: the next failure is the last.
@@ -184,7 +188,8 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
 
     /// The end at a service that can't be used any more: `error` came instead of readiness.
     #[cold]
-    pub(crate) fn unready<E>(&self, source: E) -> RetryError<E> {
+    pub(crate) fn unready<E>(&mut self, source: E) -> RetryError<E> {
+        self.over = true;
         let failure = self.earlier.unwrap_or(Failure::NOT_SENT);
         RetryError { source, attempts: self.made, gave_up: GiveUp::Permanent, failure }
     }
@@ -196,8 +201,15 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         }
     }
 
+    /// The last attempt was a failure, or an error that the judge takes for a success; such an error
+    /// is not repeated.
     #[cold]
-    fn failed<T, E>(&mut self, failure: Failure, result: Result<T, E>) -> Next<T, E> {
+    pub(crate) fn failed<T, E>(
+        &mut self,
+        failure: Option<Failure>,
+        result: Result<T, E>,
+    ) -> Next<T, E> {
+        let failure = failure.unwrap_or(Failure::PERMANENT);
         let now = clock::now();
         let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
         self.earlier = Some(whole);
@@ -220,6 +232,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
             Decision::GiveUp(gave_up) => {
                 let attempts = failed.number;
                 policy.ears.tell(|| PolicyEvent::GaveUp { attempts, reason: gave_up });
+                self.over = true;
                 let stopped = |source| RetryError { source, attempts, gave_up, failure: whole };
                 Next::Done(result.map_err(stopped))
             }
@@ -243,7 +256,6 @@ pin_project! {
         New,
         Attempt { #[pin] future: Fut },
         Wait { #[pin] timer: Option<Sleep>, until: Moment },
-        Over,
     }
 }
 
@@ -278,21 +290,24 @@ where
         loop {
             match this.step.as_mut().project() {
                 StepProjection::New => {}
+                StepProjection::Attempt { .. } if this.attempts.is_over() => return Poll::Pending,
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    match this.attempts.ended(this.judge, result) {
-                        Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
-                        Next::Done(result) => {
-                            this.step.set(Step::Over);
-                            return Poll::Ready(result);
+                    match (this.judge.judge(&result), result) {
+                        (None, Ok(value)) => {
+                            this.attempts.succeeded();
+                            return Poll::Ready(Ok(value));
                         }
+                        (failure, result) => match this.attempts.failed(failure, result) {
+                            Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
+                            Next::Done(result) => return Poll::Ready(result),
+                        },
                     }
                     continue;
                 }
                 StepProjection::Wait { timer, until } => {
                     ready!(wait(timer, *until, cx));
                 }
-                StepProjection::Over => return Poll::Pending,
             }
             let future = (this.operation)(this.attempts.begin());
             this.step.set(Step::Attempt { future });

@@ -64,28 +64,40 @@ impl TimeoutPolicy {
 
     /// May a future begin now? Says when it has to be over, if the caller's deadline has a say in that.
     #[inline]
-    pub(crate) fn admit(&self) -> Span {
-        match Request::current_deadline() {
-            None => Span::Open,
-            Some(deadline) => self.admit_until(deadline),
+    fn admit(&self, span: &mut Span) {
+        *span = Span::Open;
+        if let Some(deadline) = Request::current_deadline() {
+            self.admit_until(deadline, span);
         }
     }
 
     #[cold]
-    fn admit_until(&self, deadline: Moment) -> Span {
+    fn admit_until(&self, deadline: Moment, span: &mut Span) {
         let now = clock::now();
-        match attempt_limit(now, Some(self.limit), Some(deadline)).and_then(|limit| limit.until) {
+        *span = match attempt_limit(now, Some(self.limit), Some(deadline)).and_then(|l| l.until) {
             Some(until) => Span::Until { after: now.until(until), until },
             None => {
                 self.ears.tell(|| PolicyEvent::Refused(TOO_LATE));
                 Span::TooLate
             }
-        }
+        };
     }
 
+    /// The future has to wait. Ready when its time is over, with the time that it had.
     #[cold]
-    fn whole_span(&self) -> Span {
-        Span::Until { after: self.limit, until: clock::now().plus(self.limit) }
+    fn poll_limit(
+        &self,
+        span: &mut Span,
+        timer: Pin<&mut Option<Sleep>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Duration> {
+        if let Span::Open = span {
+            *span = Span::Until { after: self.limit, until: clock::now().plus(self.limit) };
+        }
+        let Span::Until { after, until } = *span else { return Poll::Pending };
+        ready!(wait(timer, until, cx));
+        self.ears.tell(|| PolicyEvent::TimedOut(after));
+        Poll::Ready(after)
     }
 }
 
@@ -128,8 +140,10 @@ impl<P, F> Timed<P, F> {
 
 impl<P: Borrow<TimeoutPolicy>, F> Timed<P, F> {
     /// Looks at the caller's deadline at once, and begins with `start` only when enough is left.
+    #[inline(always)]
     pub(crate) fn begin(policy: P, start: impl FnOnce() -> F) -> Self {
-        let span = policy.borrow().admit();
+        let mut span = Span::Unknown;
+        policy.borrow().admit(&mut span);
         let future = if matches!(span, Span::TooLate) { None } else { Some(start()) };
         Self { future, timer: None, policy, span }
     }
@@ -147,7 +161,7 @@ where
         let mut this = self.project();
         let policy = (*this.policy).borrow();
         if let Span::Unknown = this.span {
-            *this.span = policy.admit();
+            policy.admit(this.span);
         }
         if let Span::TooLate = this.span {
             *this.span = Span::Open;
@@ -157,15 +171,10 @@ where
         // Nothing is left to poll once it was refused or cut off.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
         if let Poll::Ready(result) = future.poll(cx) {
-            return Poll::Ready(result.map_err(TimeoutError::Inner));
+            return Poll::Ready(result.map_err(TimeoutError::inner));
         }
-        if let Span::Open = this.span {
-            *this.span = policy.whole_span();
-        }
-        let Span::Until { after, until } = *this.span else { return Poll::Pending };
-        ready!(wait(this.timer, until, cx));
+        let after = ready!(policy.poll_limit(this.span, this.timer, cx));
         this.future.set(None);
-        policy.ears.tell(|| PolicyEvent::TimedOut(after));
         Poll::Ready(Err(TimeoutError::TimedOut { after, limit: policy.limit }))
     }
 }

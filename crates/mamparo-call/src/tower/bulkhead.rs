@@ -57,7 +57,7 @@ where
         self.inner.poll_ready(cx).map_err(GuardError::Inner)
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
         let mut place = Place::new(self.policy.clone());
         place.enter();
@@ -138,7 +138,7 @@ where
                     unwinding.came_back();
                     let result = ready!(poll);
                     this.place.settle();
-                    return Poll::Ready(result.map_err(GuardError::Inner));
+                    return Poll::Ready(result.map_err(GuardError::inner));
                 }
             }
         }

@@ -86,7 +86,7 @@ where
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
         let (guard, judge) = (self.guard.clone(), self.judge.clone());
         match self.shut.take() {

@@ -73,11 +73,11 @@ where
 
     #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let first = Attempts::new(self.policy.borrow(), Repeatable::OneShot);
+        let mut first = Attempts::new(self.policy.borrow(), Repeatable::OneShot);
         self.inner.poll_ready(cx).map_err(|error| first.unready(error))
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
         let repeatable = self.replay.repeatable(&request);
         let mut attempts = Attempts::new(self.policy.clone(), repeatable);
@@ -104,7 +104,6 @@ pin_project! {
         Attempt { #[pin] future: Fut },
         Wait { #[pin] timer: Option<Sleep>, until: Moment },
         Ready,
-        Over,
     }
 }
 
@@ -147,14 +146,22 @@ where
         let mut this = self.project();
         loop {
             match this.step.as_mut().project() {
+                StepProjection::Attempt { .. } | StepProjection::Ready
+                    if this.attempts.is_over() =>
+                {
+                    return Poll::Pending;
+                }
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    match this.attempts.ended(this.judge, result) {
-                        Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
-                        Next::Done(result) => {
-                            this.step.set(Step::Over);
-                            return Poll::Ready(result);
+                    match (this.judge.judge(&result), result) {
+                        (None, Ok(value)) => {
+                            this.attempts.succeeded();
+                            return Poll::Ready(Ok(value));
                         }
+                        (failure, result) => match this.attempts.failed(failure, result) {
+                            Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
+                            Next::Done(result) => return Poll::Ready(result),
+                        },
                     }
                 }
                 StepProjection::Wait { timer, until } => {
@@ -163,7 +170,6 @@ where
                 }
                 StepProjection::Ready => {
                     if let Err(error) = ready!(this.service.poll_ready(cx)) {
-                        this.step.set(Step::Over);
                         return Poll::Ready(Err(this.attempts.unready(error)));
                     }
                     let Some(request) = this.spare.take() else { return Poll::Pending };
@@ -174,7 +180,6 @@ where
                     this.attempts.begin();
                     this.step.set(Step::Attempt { future: this.service.call(request) });
                 }
-                StepProjection::Over => return Poll::Pending,
             }
         }
     }

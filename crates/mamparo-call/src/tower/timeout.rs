@@ -51,7 +51,7 @@ where
         self.inner.poll_ready(cx).map_err(TimeoutError::Inner)
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
         Timed::begin(self.policy.clone(), || self.inner.call(request))
     }

@@ -108,7 +108,7 @@ impl Bulkhead {
     }
 
     /// [`Bulkhead::release`] with a clock that is read only when somebody waits.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::needless_pass_by_value, reason = "the slot ends here")]
     pub fn release_with(&self, slot: Slot, now: impl FnOnce() -> Moment) -> Option<Ticket> {
         let mut word = self.word();
