@@ -188,6 +188,6 @@ mod tests {
     #[test]
     fn the_table_of_metrics_and_the_code_name_the_same() {
         assert_eq!(names(true), names(false));
-        assert_eq!(names(true).len(), 8);
+        assert_eq!(names(true).len(), 10);
     }
 }
