@@ -202,6 +202,33 @@ fn after_years_of_silence_nothing_old_counts() {
     }
 }
 
+/// Real threads, on real processors: what the model checks show for three calls, for many.
+#[test]
+fn threads_that_record_at_once_lose_no_call() {
+    const THREADS: u32 = 8;
+    const CALLS: u32 = 5_000;
+    let slow_rate = Some(SlowRate { slower_than: SLOW, rate: 1.0 });
+    for over in [Over::Calls(THREADS * CALLS), Over::Time(Duration::from_secs(10))] {
+        let breaker =
+            breaker(Trip::Rate { failure_rate: Some(1.0), slow_rate, min_calls: 1, over });
+        // From now on not every call has failed or was slow, so it stays closed.
+        call(&breaker, at(0), false, Duration::ZERO);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for n in 1..CALLS {
+                        let took = if n % 5 == 0 { SLOW * 2 } else { SLOW };
+                        call(&breaker, at(0), n % 4 == 0, took);
+                    }
+                });
+            }
+        });
+        let (calls, each) = (THREADS * (CALLS - 1) + 1, CALLS - 1);
+        let expected = Counts { calls, failed: THREADS * (each / 4), slow: THREADS * (each / 5) };
+        assert_eq!(breaker.counts(at(0)), expected, "{over:?}");
+    }
+}
+
 /// One call of the past, as a recount sees it.
 struct Past {
     epoch: u64,

@@ -34,7 +34,7 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     let Some(own_floor) = floor(own) else {
         return vec![finding(1, format!("the module `{own}` has no floor"))];
     };
-    let mut found = Vec::new();
+    let mut found = if own == "sync" { Vec::new() } else { unchecked(source) };
     for (used, line) in uses(&source.code) {
         let fine = match floor(used) {
             Some(0) => true,
@@ -43,6 +43,28 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
         };
         if !fine && !source.is_test(line) {
             found.push(finding(line, format!("`{own}` uses `{used}`, which is not below it")));
+        }
+    }
+    found
+}
+
+/// Atomics and locks that do not come from `crate::sync`, where the model checker takes them over.
+fn unchecked(source: &Source) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (at, _) in source.code.match_indices("std::sync::") {
+        let rest = &source.code[at + "std::sync::".len()..];
+        let named = &rest[..rest.find([';', '(', '<', '=']).unwrap_or(rest.len())];
+        let words = named.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let line = line_of(&source.code, at);
+        let shared = ["atomic", "Mutex", "MutexGuard", "RwLock", "Condvar"];
+        if words.into_iter().any(|word| shared.contains(&word)) && !source.is_test(line) {
+            found.push(Finding {
+                file: source.path.clone(),
+                line,
+                what: "an atomic or a lock that does not come from `crate::sync`".to_owned(),
+                why: "the model checker does not see it (docs/adr/0006)".to_owned(),
+                way_out: "import it from `crate::sync`".to_owned(),
+            });
         }
     }
     found
@@ -96,6 +118,21 @@ mod tests {
         let text = "use crate::{call::retry::Retry, outcome::{Kind, Sent}, time::Moment};\n";
         assert_eq!(whats("call/pipeline.rs", text), [""; 0]);
         assert_eq!(whats("time.rs", "use crate::limits::MAX;\n"), [""; 0]);
+    }
+
+    #[test]
+    fn atomics_and_locks_come_from_the_room_that_can_be_checked() {
+        for text in [
+            "use std::sync::atomic::AtomicU64;\n",
+            "use std::sync::{Arc, Mutex};\n",
+            "fn f(x: &std::sync::Mutex<u8>) {}\n",
+        ] {
+            assert_eq!(whats("call/breaker.rs", text).len(), 1, "{text}");
+            assert_eq!(whats("sync.rs", text), [""; 0]);
+        }
+        for text in ["use std::sync::Arc;\n", "use std::sync::PoisonError;\nstruct Mutex;\n"] {
+            assert_eq!(whats("call/breaker.rs", text), [""; 0], "{text}");
+        }
     }
 
     #[test]
