@@ -4,11 +4,16 @@ use std::fmt;
 use std::time::Duration;
 
 use mamparo_core::backoff::Backoff;
+use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::breaker::{BreakerConfig, Change};
 use mamparo_core::call::bulkhead::BulkheadConfig;
+use mamparo_core::call::hedge::HedgeConfig;
 use mamparo_core::call::plan::{Mistake, Plan};
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
+use mamparo_core::call::retry_budget::RetryBudgetConfig;
+use mamparo_core::call::shed::ShedConfig;
+use mamparo_core::call::throttle::ThrottleConfig;
 
 use crate::Dependency;
 use crate::gate::{Gate, OnChange};
@@ -96,6 +101,52 @@ impl DependencyBuilder {
     #[must_use]
     pub const fn rate_limit(mut self, config: RateLimitConfig) -> Self {
         self.plan.rate_limit = Some(config);
+        self
+    }
+
+    /// What the retries and hedges of all calls together may add; `None` takes the limit away. Default
+    /// 20 % of first attempts.
+    #[must_use]
+    pub const fn retry_budget(mut self, config: Option<RetryBudgetConfig>) -> Self {
+        self.plan.retry_budget = config;
+        self
+    }
+
+    /// Attempts beside one that takes long, for calls that may run twice. Default none.
+    #[must_use]
+    pub const fn hedge(mut self, config: HedgeConfig) -> Self {
+        self.plan.hedge = Some(config);
+        self
+    }
+
+    /// Observes how long attempts take, over `window`, for the advice in
+    /// [`Dependency::explain`]. Default off: it costs each success a second reading of the clock.
+    #[must_use]
+    pub const fn observe_latency(mut self, window: Duration) -> Self {
+        self.plan.latency = Some(window);
+        self
+    }
+
+    /// Finds the limit of calls in flight by itself. With it, the limit of
+    /// [`DependencyBuilder::bulkhead`] is without effect, and its queue is not. Default a fixed limit.
+    #[must_use]
+    pub const fn adaptive(mut self, config: AdaptiveConfig) -> Self {
+        self.plan.adaptive = Some(config);
+        self
+    }
+
+    /// Holds back what the dependency would refuse, by its answers of late. Default off.
+    #[must_use]
+    pub const fn throttle(mut self, config: ThrottleConfig) -> Self {
+        self.plan.throttle = Some(config);
+        self
+    }
+
+    /// Refuses the least important calls first when the bulkhead fills up. Needs a bulkhead. Default
+    /// off.
+    #[must_use]
+    pub const fn shed(mut self, config: ShedConfig) -> Self {
+        self.plan.shed = Some(config);
         self
     }
 

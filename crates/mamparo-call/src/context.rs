@@ -59,6 +59,12 @@ impl Context {
         DEADLINE.get()
     }
 
+    /// How much the current task's request matters, without cloning the rest.
+    #[must_use]
+    pub fn current_criticality() -> Criticality {
+        CURRENT.try_with(|context| context.criticality).unwrap_or_default()
+    }
+
     /// Runs `future` in this context.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         let deadline = self.deadline;

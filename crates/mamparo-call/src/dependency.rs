@@ -11,6 +11,7 @@ use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 
 use crate::builder::{BuildError, DependencyBuilder};
+use crate::explain::Explanation;
 use crate::gate::Gate;
 use crate::snapshot::Snapshot;
 use crate::{CallError, Classify, clock, driver};
@@ -122,6 +123,36 @@ impl Dependency {
         let latency = self.gate.policies.latency.as_ref()?;
         let Plan { retry, budget, .. } = self.plan();
         Some(Adviser::default().propose(clock::now(), latency, retry, *budget))
+    }
+
+    /// Keeps the circuit open until another order: nobody calls, whatever the window says. False where
+    /// there is no breaker, or nothing to change.
+    pub fn force_open(&self) -> bool {
+        self.gate.order(|breaker| breaker.force_open(clock::now()))
+    }
+
+    /// Keeps the circuit closed until another order; verdicts are still counted. False where there is
+    /// no breaker, or nothing to change.
+    pub fn force_closed(&self) -> bool {
+        self.gate.order(|breaker| breaker.force_closed(clock::now()))
+    }
+
+    /// Lets every call pass and counts nothing, until another order. False where there is no breaker,
+    /// or nothing to change.
+    pub fn disable_breaker(&self) -> bool {
+        self.gate.order(|breaker| breaker.disable(clock::now()))
+    }
+
+    /// Takes the order back: the breaker decides again. False where there was none.
+    pub fn automatic(&self) -> bool {
+        self.gate.order(|breaker| breaker.automatic(clock::now()))
+    }
+
+    /// The plan, and where its policies stand: why the circuit is (not) open, what is left of the retry
+    /// budget, who is in flight, and which timeout the observed latency asks for.
+    #[must_use]
+    pub fn explain(&self) -> Explanation {
+        self.gate.explain(clock::now())
     }
 
     /// Calls the dependency: `operation` makes one attempt each time it is called.

@@ -46,7 +46,7 @@ where
 {
     let now = clock::now();
     let mut run = Run::new(gate, repeatable);
-    let (told, last) = match gate.start(&mut run.pipeline, now) {
+    let (told, last) = match gate.start(&mut run.pipeline, now, &mut run.rng) {
         Ok(AttemptLimit { until }) => {
             let attempt = Attempt::new(1, now, until);
             let running = Running::new(&mut run.running, &attempt, &mut operation);
@@ -145,7 +145,10 @@ impl<'a> Run<'a> {
     fn new(gate: &'a Gate, repeatable: Repeatable) -> Self {
         let stripe = gate.observer.stripe();
         stripe.add(Count::Calls);
-        let pipeline = Pipeline::new(repeatable, Context::current_deadline());
+        let mut pipeline = Pipeline::new(repeatable, Context::current_deadline());
+        if gate.policies.shed.is_some() {
+            pipeline = pipeline.with_criticality(Context::current_criticality());
+        }
         Self { gate, stripe, pipeline, rng: LazyRng::default(), running: 0 }
     }
 

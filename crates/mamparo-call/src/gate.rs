@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use mamparo_core::call::breaker::{self, Change};
+use mamparo_core::call::breaker::{self, Breaker, Change};
 use mamparo_core::call::bulkhead::{Bulkhead, Standing, Ticket};
 use mamparo_core::call::deadline::AttemptLimit;
 use mamparo_core::call::pipeline::{Event, Misfit, Phase, Pipeline, Policies, Told};
@@ -18,6 +18,7 @@ use mamparo_core::rng::Rng;
 use mamparo_core::time::Moment;
 
 use crate::counters::Stripe;
+use crate::explain::Explanation;
 use crate::observe::Observer;
 use crate::snapshot::Snapshot;
 use crate::{clock, observe};
@@ -58,9 +59,10 @@ impl Gate {
         &self,
         pipeline: &mut Pipeline,
         now: Moment,
+        rng: &mut impl Rng,
     ) -> Result<AttemptLimit, Result<Told, Misfit>> {
         pipeline
-            .start(now, &self.policies)
+            .start(now, &self.policies, rng)
             .map_err(|aside| self.aside(Phase::New, Event::Start, pipeline, aside))
     }
 
@@ -104,10 +106,10 @@ impl Gate {
         before: Phase,
         event: Event,
         pipeline: &Pipeline,
-        told: Result<Told, Misfit>,
+        mut told: Result<Told, Misfit>,
     ) -> Result<Told, Misfit> {
-        if let Ok(told) = &told {
-            if told.wake.is_some() || told.change.is_some() {
+        if let Ok(told) = &mut told {
+            if told.concerns_others() {
                 self.pass_on(told);
             }
             self.observer.told(&self.plan, before, event, pipeline.attempts(), told);
@@ -116,20 +118,44 @@ impl Gate {
     }
 
     /// What others have to hear of it.
-    fn pass_on(&self, told: &Told) {
-        let opened = told.change.is_some_and(|change| change.to == breaker::Phase::Open);
-        let (waker, all) = {
-            let mut wakers = lock(&self.wakers);
-            let waker = told.wake.and_then(|ticket| wakers.remove(&ticket));
-            // Nobody stands in line for an open circuit.
-            (waker, if opened { std::mem::take(&mut *wakers) } else { BTreeMap::new() })
-        };
-        waker.into_iter().chain(all.into_values()).for_each(Waker::wake);
-        if let Some(change) = &told.change {
-            self.show_breaker(change.at);
-            self.observer.breaker_changed(&self.plan, change);
-            self.call_hook(change);
+    fn pass_on(&self, told: &mut Told) {
+        for ticket in std::mem::take(&mut told.wake) {
+            // The lock is free again before the waker runs.
+            let waker = lock(&self.wakers).remove(&ticket);
+            waker.into_iter().for_each(Waker::wake);
         }
+        if let Some(change) = &told.change {
+            self.changed(change);
+        }
+        if let Some(change) = &told.shed {
+            self.observer.shed_changed(&self.plan, change);
+        }
+        if told.limit.is_some()
+            && let Some(adaptive) = &self.policies.adaptive
+        {
+            self.observer.show_limit(adaptive.limit());
+        }
+    }
+
+    fn changed(&self, change: &Change) {
+        // Nobody stands in line for an open circuit.
+        if change.to == breaker::Phase::Open {
+            let all = std::mem::take(&mut *lock(&self.wakers));
+            all.into_values().for_each(Waker::wake);
+        }
+        self.show_breaker(change.at);
+        self.observer.breaker_changed(&self.plan, change);
+        self.call_hook(change);
+    }
+
+    /// Carries out what somebody ordered of the breaker; its change is reported like any other. False
+    /// where there is no breaker or nothing to change.
+    pub(crate) fn order(&self, order: impl FnOnce(&Breaker) -> Option<Change>) -> bool {
+        let change = self.policies.breaker.as_ref().and_then(order);
+        change.as_ref().is_some_and(|change| {
+            self.changed(change);
+            true
+        })
     }
 
     /// Shows the state that the breaker has by now. Of two changes on two threads, the later one
@@ -175,6 +201,10 @@ impl Gate {
 
     pub(crate) fn breaker_state(&self, now: Moment) -> Option<breaker::Phase> {
         self.policies.breaker.as_ref().map(|breaker| breaker.phase(now))
+    }
+
+    pub(crate) fn explain(&self, now: Moment) -> Explanation {
+        Explanation::of(&self.plan, &self.policies, now)
     }
 
     pub(crate) fn snapshot(&self, now: Moment) -> Snapshot {

@@ -8,6 +8,7 @@
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_hedges_total` | counter | `service`, `dependency` |
 //! | `mamparo_retry_budget_spent_total` | counter | `service`, `dependency` |
+//! | `mamparo_concurrency_limit` | gauge, where the limit is adaptive | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
 //! | `mamparo_fallbacks_total` | counter | `service`, `dependency`, `source`, `reason` |
@@ -26,6 +27,7 @@ use mamparo_core::call::fallback::Reason;
 use mamparo_core::call::fault::{FaultConfig, Injection, Instead};
 use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Move, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
+use mamparo_core::call::shed::{self, Criticality};
 use mamparo_core::outcome::{Failure, Kind};
 
 use crate::cache::{self, CacheError, Cached};
@@ -45,6 +47,8 @@ const RETRIES: &str = "mamparo_retries_total";
 const HEDGES: &str = "mamparo_hedges_total";
 /// Calls whose retry the budget did not allow.
 const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
+/// Most calls in flight, where the limit is adaptive.
+const LIMIT: &str = "mamparo_concurrency_limit";
 /// Repeated database transactions.
 const TRANSACTION_RETRIES: &str = "mamparo_transaction_retries_total";
 /// Lesser answers that stood in for a call.
@@ -79,6 +83,7 @@ pub(crate) struct Observer {
     refusals: [Series; Refusal::ALL.len()],
     openings: Series,
     breaker_state: metrics::Gauge,
+    limit: metrics::Gauge,
 }
 
 impl Observer {
@@ -91,6 +96,16 @@ impl Observer {
             None => metrics::Gauge::noop(),
         };
         breaker_state.set(f64::from(breaker::Phase::Closed.gauge()));
+        let limit = match plan.adaptive {
+            Some(adaptive) => {
+                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+                let limit =
+                    metrics::gauge!(LIMIT, "service" => service, "dependency" => dependency);
+                limit.set(f64::from(adaptive.initial));
+                limit
+            }
+            None => metrics::Gauge::noop(),
+        };
         Self {
             counters: Counters::new(),
             attempts_succeeded: metrics::counter!(
@@ -104,6 +119,7 @@ impl Observer {
             refusals: Default::default(),
             openings: Series::default(),
             breaker_state,
+            limit,
         }
     }
 
@@ -254,6 +270,21 @@ impl Observer {
     /// Shows the breaker's state.
     pub(crate) fn show_breaker(&self, state: breaker::Phase) {
         self.breaker_state.set(f64::from(state.gauge()));
+    }
+
+    /// Shows the limit that an adaptive bulkhead has by now.
+    pub(crate) fn show_limit(&self, limit: u32) {
+        self.limit.set(f64::from(limit));
+    }
+
+    pub(crate) fn shed_changed(&self, plan: &Plan, change: &shed::Change) {
+        tracing::warn!(
+            service = plan.service,
+            dependency = plan.dependency,
+            from = change.from.map(Criticality::slug),
+            to = change.to.map(Criticality::slug),
+            "levels of criticality shed"
+        );
     }
 
     pub(crate) fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {

@@ -31,8 +31,11 @@ fn a_sound_plan_has_no_mistakes_and_prints_every_value() {
         sound().to_string(),
         "dependency catalog\n\
          \x20 budget           3s\n\
+         \x20 shed             none\n\
+         \x20 throttle         none\n\
          \x20 rate limit       300 per 60s, 300 at once\n\
          \x20 bulkhead         20 in flight, 0 queued\n\
+         \x20 adaptive limit   none\n\
          \x20 retry            3 attempts, waits up to 100ms × 2 capped at 2s, full jitter\n\
          \x20 retry budget     20 % of first attempts, 20 saved up\n\
          \x20 hedge            none\n\

@@ -92,7 +92,7 @@ fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
     let Step::Queue { ticket, .. } = step else { panic!("{step:?}") };
     tell(&policies, &mut failing, at(0), failed(1, Failure::TRANSIENT));
     let told = granted.tell(at(1), Event::CircuitOpened, &policies, &mut SeededRng::new(1));
-    assert_eq!(told.map(|told| told.wake), Ok(Some(ticket)));
+    assert_eq!(told.map(|told| told.wake), Ok(Some(ticket).into()));
     tell(&policies, &mut next, at(1), Event::CircuitOpened);
     assert_eq!(policies.bulkhead.map(|bulkhead| bulkhead.in_flight()), Some(0));
 }

@@ -35,6 +35,10 @@ impl Mistakes {
         self.0.push(Mistake { key, text });
     }
 
+    pub(crate) fn extend(&mut self, mistakes: Vec<Mistake>) {
+        self.0.extend(mistakes);
+    }
+
     pub(crate) fn unless(&mut self, sound: bool, key: &'static str, text: impl FnOnce() -> String) {
         if !sound {
             self.add(key, text());

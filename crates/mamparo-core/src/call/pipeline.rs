@@ -1,6 +1,7 @@
 //! The order of the policies, as a machine.
 //!
-//! Outside in: deadline → rate limit → bulkhead → retry ⟨ breaker → attempt timeout ⟩. The breaker
+//! Outside in: deadline → shed → throttle → rate limit → bulkhead (fixed or adaptive) → retry (with
+//! its budget) ⟨ breaker → attempt timeout ⟩, each of several attempts where there are hedges. The breaker
 //! is asked before each attempt and told each outcome. Before anything is taken, a look at the breaker
 //! keeps callers of an open circuit out of the bulkhead's queue, and those who are in it when the
 //! circuit opens are told at once. Retries and hedges draw on one budget.
@@ -31,6 +32,7 @@ use crate::call::breaker::Admission;
 use crate::call::bulkhead::{Slot, Ticket};
 use crate::call::deadline::AttemptLimit;
 use crate::call::retry_budget::Withdrawal;
+use crate::call::shed::Criticality;
 use crate::outcome::{Failure, Repeatable};
 use crate::rng::Rng;
 use crate::time::Moment;
@@ -60,6 +62,7 @@ struct Flight {
 #[derive(Debug)]
 pub struct Pipeline {
     repeatable: Repeatable,
+    criticality: Criticality,
     deadline: Option<Moment>,
     /// Attempts begun, hedges included.
     attempts: u32,
@@ -83,6 +86,7 @@ impl Pipeline {
     pub const fn new(repeatable: Repeatable, deadline: Option<Moment>) -> Self {
         Self {
             repeatable,
+            criticality: Criticality::Critical,
             deadline,
             attempts: 0,
             rounds: 0,
@@ -93,6 +97,13 @@ impl Pipeline {
             state: State::New,
             beside: Vec::new(),
         }
+    }
+
+    /// The same call, with how much it matters where load is shed.
+    #[must_use]
+    pub const fn with_criticality(mut self, criticality: Criticality) -> Self {
+        self.criticality = criticality;
+        self
     }
 
     /// Attempts that have begun, hedges included.
@@ -156,7 +167,7 @@ impl Pipeline {
         rng: &mut impl Rng,
     ) -> Aside {
         let told = match (self.phase(), event) {
-            (_, Event::Start) => match self.start(now, policies) {
+            (_, Event::Start) => match self.start(now, policies, rng) {
                 Ok(AttemptLimit { until }) => {
                     let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
                     Told::new(step, Move::Admit)

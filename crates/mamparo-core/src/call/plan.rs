@@ -5,6 +5,7 @@ mod show;
 
 use std::time::Duration;
 
+use crate::call::adaptive::AdaptiveConfig;
 use crate::call::breaker::BreakerConfig;
 use crate::call::bulkhead::BulkheadConfig;
 use crate::call::hedge::HedgeConfig;
@@ -12,6 +13,8 @@ pub use crate::call::mistake::Mistake;
 use crate::call::rate_limit::RateLimitConfig;
 use crate::call::retry::Retry;
 use crate::call::retry_budget::RetryBudgetConfig;
+use crate::call::shed::ShedConfig;
+use crate::call::throttle::ThrottleConfig;
 use crate::limits;
 
 /// The policies of one dependency. `Display` prints the order and every value, defaults included.
@@ -40,8 +43,14 @@ pub struct Plan {
     pub breaker: Option<BreakerConfig>,
     /// Default none.
     pub bulkhead: Option<BulkheadConfig>,
+    /// Finds the limit of the bulkhead, in place of the one that the bulkhead names. Default none.
+    pub adaptive: Option<AdaptiveConfig>,
     /// Default none.
     pub rate_limit: Option<RateLimitConfig>,
+    /// Holds back what the dependency would refuse. Default none.
+    pub throttle: Option<ThrottleConfig>,
+    /// Refuses the least important calls when the bulkhead fills up. Default none.
+    pub shed: Option<ShedConfig>,
 }
 
 impl Plan {
@@ -59,7 +68,10 @@ impl Plan {
             latency: None,
             breaker: None,
             bulkhead: None,
+            adaptive: None,
             rate_limit: None,
+            throttle: None,
+            shed: None,
         }
     }
 
@@ -68,6 +80,18 @@ impl Plan {
     pub fn effective_retry_budget(&self) -> Option<RetryBudgetConfig> {
         let repeats = self.retry.attempts > 1 || self.hedge.is_some();
         self.retry_budget.filter(|_| repeats)
+    }
+
+    /// The bulkhead as it begins: an adaptive limit sets its own.
+    #[must_use]
+    pub fn effective_bulkhead(&self) -> Option<BulkheadConfig> {
+        match self.adaptive {
+            None => self.bulkhead,
+            Some(adaptive) => Some(BulkheadConfig {
+                limit: adaptive.initial,
+                ..self.bulkhead.unwrap_or_default()
+            }),
+        }
     }
 
     /// Over which time latencies are observed; `None` where nobody asks for them.

@@ -46,11 +46,27 @@ pub struct Woken {
 }
 
 impl Woken {
+    /// Is there nobody to wake?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(in crate::call) fn extend(&mut self, tickets: impl IntoIterator<Item = Ticket>) {
+        tickets.into_iter().for_each(|ticket| self.add(ticket));
+    }
+
     pub(super) fn add(&mut self, ticket: Ticket) {
         match self.first {
             None => self.first = Some(ticket),
             Some(_) => self.rest.push(ticket),
         }
+    }
+}
+
+impl From<Option<Ticket>> for Woken {
+    fn from(first: Option<Ticket>) -> Self {
+        Self { first, rest: Vec::new() }
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::policies::Seen;
 use super::{Aside, Event, Flight, GiveUp, Move, Pipeline, Policies, State, Step, Told};
 use crate::call::breaker::{Change, Verdict};
 use crate::call::deadline;
 use crate::call::retry::{Decision, FailedAttempt};
+use crate::call::throttle::Reply;
 use crate::outcome::{Failure, Health, Kind, Repeat};
 use crate::rng::Rng;
 use crate::time::Moment;
@@ -21,6 +23,11 @@ impl Told {
     fn with(self, cut_off: CutOff) -> Self {
         let change = self.change.or(cut_off.change);
         Self { change, cut_off: self.cut_off + cut_off.attempts, ..self }
+    }
+
+    fn and_seen(mut self, seen: Seen) -> Self {
+        self.wake.extend(seen.wake);
+        Self { limit: seen.limit, ..self }
     }
 }
 
@@ -44,7 +51,10 @@ impl Pipeline {
         self.state = State::Finished;
         match self.release(now, policies) {
             None => Ok(()),
-            wake => Err(Ok(Told { wake, ..Told::new(Step::Done, Move::Finish) })),
+            wake => {
+                let wake = wake.into();
+                Err(Ok(Told { wake, ..Told::new(Step::Done, Move::Finish) }))
+            }
         }
     }
 
@@ -57,10 +67,11 @@ impl Pipeline {
         let took = policies.took(flight.started, now);
         let verdict = Verdict { health: Health::Good, took, retry_after: None };
         let change = policies.tell_breaker(now, flight.admission, verdict);
-        policies.record(now, took);
+        let seen = policies.observe(now, took, true, Reply::Accepted);
         let cut_off = self.cut_off_all(now, policies);
-        let wake = self.release(now, policies);
-        Ok(Told { change, wake, ..Told::new(Step::Done, Move::Finish) }.with(cut_off))
+        let wake = self.release(now, policies).into();
+        let told = Told { change, wake, ..Told::new(Step::Done, Move::Finish) };
+        Ok(told.with(cut_off).and_seen(seen))
     }
 
     pub(super) fn timed_out(
@@ -78,9 +89,10 @@ impl Pipeline {
             latency.record_cut_off(now);
         }
         let health = if verdict { Health::Bad } else { Health::Silent };
-        self.lost(now, number, &Failure { health, ..Failure::UNKNOWN }, policies, rng)
+        self.failed(now, number, &Failure { health, ..Failure::UNKNOWN }, policies, rng)
     }
 
+    /// An attempt gave no value. While others are under way they decide, unless the answer is final.
     pub(super) fn failed(
         &mut self,
         now: Moment,
@@ -89,39 +101,34 @@ impl Pipeline {
         policies: &Policies,
         rng: &mut impl Rng,
     ) -> Told {
-        if failure.kind != Kind::Neutral
-            && let Some(flight) = self.flight(number)
-        {
-            policies.record(now, policies.took(flight.started, now));
-        }
-        self.lost(now, number, failure, policies, rng)
+        let (change, seen) = self.land(now, number, failure, policies);
+        self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
+        let final_answer = failure.kind == Kind::Permanent && failure.repeat == Repeat::Never;
+        let told = if !matches!(self.state, State::Attempting { .. }) {
+            self.repeat_or_give_up(now, failure, policies, rng)
+        } else if final_answer {
+            let cut_off = self.cut_off_all(now, policies);
+            self.repeat_or_give_up(now, failure, policies, rng).with(cut_off)
+        } else {
+            Told::new(Step::KeepOn, Move::KeepOn)
+        };
+        Told { change: change.or(told.change), ..told }.and_seen(seen)
     }
 
-    /// An attempt gave no value. While others are under way they decide, unless the answer is final.
-    fn lost(
+    /// Takes a failed attempt out of those under way and tells everybody how it ended.
+    fn land(
         &mut self,
         now: Moment,
         number: u32,
         failure: &Failure,
         policies: &Policies,
-        rng: &mut impl Rng,
-    ) -> Told {
-        let change = self.take_flight(number).and_then(|flight| {
-            let took = Some(now.since(flight.started));
-            let verdict =
-                Verdict { health: failure.health, took, retry_after: failure.retry_after };
-            policies.tell_breaker(now, flight.admission, verdict)
-        });
-        self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
-        if matches!(self.state, State::Attempting { .. }) {
-            if failure.kind != Kind::Permanent || failure.repeat != Repeat::Never {
-                return Told { change, ..Told::new(Step::KeepOn, Move::KeepOn) };
-            }
-            let cut_off = self.cut_off_all(now, policies);
-            let told = self.repeat_or_give_up(now, failure, policies, rng);
-            return Told { change, ..told }.with(cut_off);
-        }
-        Told { change, ..self.repeat_or_give_up(now, failure, policies, rng) }
+    ) -> (Option<Change>, Seen) {
+        let Some(flight) = self.take_flight(number) else { return (None, Seen::default()) };
+        let took = Some(now.since(flight.started));
+        let verdict = Verdict { health: failure.health, took, retry_after: failure.retry_after };
+        let change = policies.tell_breaker(now, flight.admission, verdict);
+        let answered = failure.kind != Kind::Unknown;
+        (change, policies.observe(now, took, answered, Reply::of(failure)))
     }
 
     fn repeat_or_give_up(
@@ -155,20 +162,18 @@ impl Pipeline {
     }
 
     pub(super) fn panicked(&mut self, now: Moment, number: u32, policies: &Policies) -> Told {
-        let change = self.take_flight(number).and_then(|flight| {
-            let took = Some(now.since(flight.started));
-            let verdict = Verdict { health: Health::Bad, took, retry_after: None };
-            policies.tell_breaker(now, flight.admission, verdict)
-        });
+        let bug = Failure { health: Health::Bad, ..Failure::PERMANENT };
+        let (change, seen) = self.land(now, number, &bug, policies);
         let cut_off = self.cut_off_all(now, policies);
-        let wake = self.release(now, policies);
-        Told { change, wake, ..Told::new(Step::Released, Move::Panic) }.with(cut_off)
+        let wake = self.release(now, policies).into();
+        let told = Told { change, wake, ..Told::new(Step::Released, Move::Panic) };
+        told.with(cut_off).and_seen(seen)
     }
 
     pub(super) fn cancelled(&mut self, now: Moment, policies: &Policies) -> Told {
         let left = self.leave(now, policies);
         let cut_off = self.cut_off_all(now, policies);
-        let wake = self.release(now, policies).or(left);
+        let wake = self.release(now, policies).or(left).into();
         Told { wake, ..Told::new(Step::Released, Move::Cancel) }.with(cut_off)
     }
 
@@ -180,7 +185,7 @@ impl Pipeline {
         policies: &Policies,
     ) -> Told {
         self.finish(policies);
-        let wake = self.release(now, policies);
+        let wake = self.release(now, policies).into();
         Told { wake, ..Told::new(Step::GiveUp { reason, retry_after }, Move::GiveUp) }
     }
 

@@ -7,7 +7,9 @@ use crate::call::breaker::{Admission, Answer, Breaker};
 use crate::call::bulkhead::{Bulkhead, Entry, Ticket};
 use crate::call::deadline::{self, AttemptLimit};
 use crate::call::rate_limit;
+use crate::call::shed;
 use crate::limits::{ATTEMPT_MIN_USABLE, BULKHEAD_WAIT_MAX};
+use crate::rng::Rng;
 use crate::time::Moment;
 
 impl Pipeline {
@@ -17,7 +19,12 @@ impl Pipeline {
     /// # Errors
     /// Whatever [`Pipeline::tell`] answers otherwise.
     #[inline(always)]
-    pub fn start(&mut self, now: Moment, policies: &Policies) -> Result<AttemptLimit, Aside> {
+    pub fn start(
+        &mut self,
+        now: Moment,
+        policies: &Policies,
+        rng: &mut impl Rng,
+    ) -> Result<AttemptLimit, Aside> {
         if !matches!(self.state, State::New) {
             return Err(Err(self.misfit(Event::Start)));
         }
@@ -25,6 +32,49 @@ impl Pipeline {
             let own = now.plus(budget);
             self.deadline = Some(self.deadline.map_or(own, |deadline| deadline.min(own)));
         }
+        if policies.shed.is_some() || policies.throttle.is_some() {
+            return self.start_guarded(now, policies, rng);
+        }
+        self.enter(now, policies)
+    }
+
+    /// With the guards that hold back a part of the calls. Whom the deadline or an open circuit would
+    /// refuse anyway is not counted by them.
+    #[inline(never)]
+    fn start_guarded(
+        &mut self,
+        now: Moment,
+        policies: &Policies,
+        rng: &mut impl Rng,
+    ) -> Result<AttemptLimit, Aside> {
+        let open = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
+        if open.is_some() || deadline::too_near(now, self.deadline) {
+            return self.enter(now, policies);
+        }
+        let (entry, shed) = policies.ask_shed(self.criticality, self.deadline, now, rng);
+        let refused = match entry {
+            shed::Entry::Overloaded { retry_after } => Some((Refusal::Shed, Some(retry_after))),
+            shed::Entry::TooLate => Some((Refusal::DeadlineExceeded, None)),
+            shed::Entry::Admitted => policies
+                .ask_throttle(now, rng)
+                .map(|retry_after| (Refusal::Throttled, Some(retry_after))),
+        };
+        if let Some((reason, retry_after)) = refused {
+            return Err(Ok(Told { shed, ..self.refuse(now, reason, retry_after, policies) }));
+        }
+        match self.enter(now, policies) {
+            Ok(AttemptLimit { until }) if shed.is_some() => {
+                let step = Step::Attempt { number: self.attempts, until, hedge_at: None };
+                Err(Ok(Told { shed, ..Told::new(step, Move::Admit) }))
+            }
+            Err(Ok(told)) => Err(Ok(Told { shed, ..told })),
+            Ok(limit) => Ok(limit),
+            Err(misfit) => Err(misfit),
+        }
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, now: Moment, policies: &Policies) -> Result<AttemptLimit, Aside> {
         let Some(limit) = deadline::attempt_limit(now, policies.attempt_timeout, self.deadline)
         else {
             return Err(Ok(self.refuse(now, Refusal::DeadlineExceeded, None, policies)));
@@ -54,7 +104,7 @@ impl Pipeline {
                 Entry::Queued { ticket, shed } => {
                     self.state = State::Queued { ticket };
                     let told = Told::new(Step::Queue { ticket, until }, Move::Enqueue);
-                    return Err(Ok(Told { wake: shed, ..told }));
+                    return Err(Ok(Told { wake: shed.into(), ..told }));
                 }
                 Entry::TooLate { retry_after } => {
                     let told = self.refuse(now, Refusal::BulkheadFull, Some(retry_after), policies);
@@ -90,7 +140,7 @@ impl Pipeline {
     }
 
     pub(super) fn left_queue(&mut self, now: Moment, policies: &Policies) -> Told {
-        let wake = self.leave(now, policies);
+        let wake = self.leave(now, policies).into();
         let reason = if deadline::too_near(now, self.deadline) {
             Refusal::DeadlineExceeded
         } else {
@@ -100,7 +150,7 @@ impl Pipeline {
     }
 
     pub(super) fn circuit_opened(&mut self, now: Moment, policies: &Policies) -> Told {
-        let wake = self.leave(now, policies);
+        let wake = self.leave(now, policies).into();
         let after = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
         Told { wake, ..self.refuse(now, Refusal::CircuitOpen, after, policies) }
     }
@@ -211,7 +261,7 @@ impl Pipeline {
         policies: &Policies,
     ) -> Told {
         self.state = State::Finished;
-        let wake = self.release(now, policies);
+        let wake = self.release(now, policies).into();
         Told { wake, ..Told::new(Step::Reject { reason, retry_after }, Move::Reject) }
     }
 

@@ -2,15 +2,26 @@
 
 use std::time::Duration;
 
+use crate::call::adaptive::{self, AdaptiveLimit, Sample};
 use crate::call::breaker::{Admission, Breaker, Change, Verdict};
-use crate::call::bulkhead::Bulkhead;
+use crate::call::bulkhead::{Bulkhead, Woken};
 use crate::call::hedge::Hedge;
 use crate::call::latency::Latency;
 use crate::call::plan::Plan;
 use crate::call::rate_limit::RateLimit;
 use crate::call::retry::Retry;
 use crate::call::retry_budget::{RetryBudget, Withdrawal};
+use crate::call::shed::{self, Criticality, Lot, Shed, Work};
+use crate::call::throttle::{Leave, Reply, Throttle};
+use crate::rng::Rng;
 use crate::time::Moment;
+
+/// What came of an observation.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) limit: Option<adaptive::Change>,
+    pub(super) wake: Woken,
+}
 
 /// The settings and the machines of one dependency, lent to each of its calls.
 #[derive(Debug)]
@@ -31,8 +42,14 @@ pub struct Policies {
     pub breaker: Option<Breaker>,
     /// A slot is held for the whole call, waits included.
     pub bulkhead: Option<Bulkhead>,
+    /// Finds the limit of the bulkhead.
+    pub adaptive: Option<AdaptiveLimit>,
     /// Asked once a call.
     pub rate_limit: Option<RateLimit>,
+    /// Asked once a call, told of each attempt.
+    pub throttle: Option<Throttle>,
+    /// Asked once a call, with the load of the bulkhead.
+    pub shed: Option<Shed>,
     /// Does the end of every attempt matter, and not only of those that fail?
     timed: bool,
 }
@@ -43,17 +60,23 @@ impl Policies {
     pub fn new(plan: &Plan) -> Self {
         let breaker = plan.breaker.map(Breaker::new);
         let latency = plan.latency_window().map(Latency::new);
+        let adaptive = plan.adaptive.map(AdaptiveLimit::new);
         Self {
             attempt_timeout: plan.attempt_timeout,
             budget: plan.budget,
             retry: plan.retry,
             retry_budget: plan.effective_retry_budget().map(RetryBudget::new),
             hedge: plan.hedge.map(Hedge::new),
-            timed: latency.is_some() || breaker.as_ref().is_some_and(Breaker::success_needs_now),
+            timed: latency.is_some()
+                || adaptive.is_some()
+                || breaker.as_ref().is_some_and(Breaker::success_needs_now),
             latency,
             breaker,
-            bulkhead: plan.bulkhead.map(Bulkhead::new),
+            bulkhead: plan.effective_bulkhead().map(Bulkhead::new),
+            adaptive,
             rate_limit: plan.rate_limit.map(RateLimit::new),
+            throttle: plan.throttle.map(Throttle::new),
+            shed: plan.shed.map(Shed::new),
         }
     }
 
@@ -66,10 +89,42 @@ impl Policies {
         self.timed || self.bulkhead.as_ref().is_some_and(Bulkhead::release_needs_now)
     }
 
+    /// Is there too much to do for a call that matters this much? The load is that of the bulkhead,
+    /// those who wait for a slot included.
+    pub(super) fn ask_shed(
+        &self,
+        criticality: Criticality,
+        deadline: Option<Moment>,
+        now: Moment,
+        rng: &mut impl Rng,
+    ) -> (shed::Entry, Option<shed::Change>) {
+        let Some((shed, bulkhead)) = self.shed.as_ref().zip(self.bulkhead.as_ref()) else {
+            return (shed::Entry::Admitted, None);
+        };
+        let wanted = bulkhead.in_flight().saturating_add(bulkhead.queued());
+        let work = Work {
+            criticality,
+            load: f64::from(wanted) / f64::from(bulkhead.limit().max(1)),
+            left: deadline.map(|deadline| now.until(deadline)),
+            needs: None,
+        };
+        let answer = shed.ask(work, Lot::drawn(rng));
+        (answer.entry, answer.change)
+    }
+
+    /// After what time to come back, if the call is held back.
+    pub(super) fn ask_throttle(&self, now: Moment, rng: &mut impl Rng) -> Option<Duration> {
+        match self.throttle.as_ref()?.ask(now, rng) {
+            Leave::Granted => None,
+            Leave::Throttled { retry_after } => Some(retry_after),
+        }
+    }
+
     /// Does nobody count the success of this attempt?
     #[inline]
     pub(super) fn forgets_success(&self, admission: Option<&Admission>) -> bool {
         !self.timed
+            && self.throttle.is_none()
             && match (&self.breaker, admission) {
                 (Some(breaker), Some(admission)) => breaker.forgets_success(admission),
                 (None, _) | (_, None) => true,
@@ -82,10 +137,38 @@ impl Policies {
         self.timed.then(|| now.since(started))
     }
 
-    #[inline]
-    pub(super) fn record(&self, now: Moment, took: Option<Duration>) {
-        if let Some((latency, took)) = self.latency.as_ref().zip(took) {
+    /// Takes what an attempt showed of the dependency's speed and will to serve. `answered` when its
+    /// time is that of an answer and not of our patience.
+    pub(super) fn observe(
+        &self,
+        now: Moment,
+        took: Option<Duration>,
+        answered: bool,
+        reply: Reply,
+    ) -> Seen {
+        if let Some(throttle) = &self.throttle {
+            throttle.tell(now, reply);
+        }
+        if reply == Reply::Silent {
+            return Seen::default();
+        }
+        if let Some((latency, took)) = self.latency.as_ref().zip(took.filter(|_| answered)) {
             latency.record(now, took);
+        }
+        let Some((adaptive, bulkhead)) = self.adaptive.as_ref().zip(self.bulkhead.as_ref()) else {
+            return Seen::default();
+        };
+        let sample = Sample {
+            took: took.unwrap_or_default(),
+            in_flight: bulkhead.in_flight(),
+            dropped: reply == Reply::Rejected,
+        };
+        match adaptive.tell(now, sample) {
+            // Of two changes at once the later one counts, whoever comes first here.
+            Some(limit) => {
+                Seen { limit: Some(limit), wake: bulkhead.set_limit(now, adaptive.limit()) }
+            }
+            None => Seen::default(),
         }
     }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::call::breaker;
-use crate::call::bulkhead::Ticket;
+use crate::call::bulkhead::{Ticket, Woken};
 use crate::call::pipeline::{Move, Phase};
 use crate::call::retry::GiveUp;
+use crate::call::{adaptive, breaker, shed};
 use crate::outcome::Failure;
 use crate::time::Moment;
 
@@ -176,7 +176,7 @@ impl fmt::Display for Misfit {
 impl std::error::Error for Misfit {}
 
 /// The answer to an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Told {
     /// What to do next.
@@ -185,16 +185,36 @@ pub struct Told {
     pub moved: Move,
     /// The breaker's change, for hooks and gauges.
     pub change: Option<breaker::Change>,
-    /// The waiter that owns a slot now, or has lost its place: wake it.
-    pub wake: Option<Ticket>,
+    /// Other levels of criticality are shed than before.
+    pub shed: Option<shed::Change>,
+    /// The limit of calls in flight moved.
+    pub limit: Option<adaptive::Change>,
+    /// The waiters that own a slot now, or have lost their place: wake them.
+    pub wake: Woken,
     /// Attempts that end here without an outcome of their own.
     pub cut_off: u32,
 }
 
 impl Told {
-    #[inline]
-    pub(super) const fn new(step: Step, moved: Move) -> Self {
-        Self { step, moved, change: None, wake: None, cut_off: 0 }
+    pub(super) fn new(step: Step, moved: Move) -> Self {
+        Self {
+            step,
+            moved,
+            change: None,
+            shed: None,
+            limit: None,
+            wake: Woken::default(),
+            cut_off: 0,
+        }
+    }
+
+    /// Does anybody but the caller have to hear of it?
+    #[must_use]
+    pub const fn concerns_others(&self) -> bool {
+        self.change.is_some()
+            || self.shed.is_some()
+            || self.limit.is_some()
+            || !self.wake.is_empty()
     }
 }
 

@@ -29,6 +29,18 @@ pub(super) fn mistakes(plan: &Plan) -> Vec<Mistake> {
     if let Some(limit) = &plan.rate_limit {
         limit.check(&mut mistakes);
     }
+    if let Some(throttle) = &plan.throttle {
+        mistakes.extend(throttle.mistakes());
+    }
+    if let Some(adaptive) = &plan.adaptive {
+        mistakes.extend(adaptive.mistakes());
+    }
+    if let Some(shed) = &plan.shed {
+        mistakes.extend(shed.mistakes());
+        mistakes.unless(plan.effective_bulkhead().is_some(), "shed", || {
+            "needs a bulkhead, whose slots are the capacity that it goes by".into()
+        });
+    }
     mistakes.into_vec()
 }
 

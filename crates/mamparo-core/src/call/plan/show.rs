@@ -7,6 +7,8 @@ use super::Plan;
 use crate::backoff::{Backoff, Jitter};
 use crate::call::rate_limit::RateLimitConfig;
 use crate::call::retry::Retry;
+use crate::call::shed::ShedConfig;
+use crate::call::throttle::ThrottleConfig;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,8 +24,14 @@ impl fmt::Display for Plan {
         });
         let latency = self.latency_window().map(|window| format!("over {window:?}"));
         row("budget", &budget)?;
+        let throttle = self.throttle.as_ref().map(throttle);
+        let adaptive = self.adaptive.as_ref();
+        row("shed", &self.shed.as_ref().map_or("none".to_owned(), shed))?;
+        row("throttle", throttle.as_ref().map_or(none, |throttle| throttle))?;
         row("rate limit", rate_limit.as_ref().map_or(none, |limit| limit))?;
-        row("bulkhead", self.bulkhead.as_ref().map_or(none, |bulkhead| bulkhead))?;
+        let bulkhead = self.effective_bulkhead();
+        row("bulkhead", bulkhead.as_ref().map_or(none, |bulkhead| bulkhead))?;
+        row("adaptive limit", adaptive.map_or(none, |adaptive| adaptive))?;
         row("retry", &retry(&self.retry))?;
         let budget = self.effective_retry_budget();
         row("retry budget", budget.as_ref().map_or(none, |budget| budget))?;
@@ -48,4 +56,17 @@ fn retry(Retry { attempts, backoff }: &Retry) -> String {
     format!(
         "{attempts} attempts, waits up to {base:?} × {factor} capped at {cap:?}, {jitter} jitter"
     )
+}
+
+fn throttle(ThrottleConfig { k, window, min_requests, refuse_max }: &ThrottleConfig) -> String {
+    let most = refuse_max * 100.0;
+    format!(
+        "{k} requests for each accepted in {window:?}, from {min_requests} on, {most} % at most"
+    )
+}
+
+fn shed(config: &ShedConfig) -> String {
+    let percent = |share: f64| (share * 10_000.0).round() / 100.0;
+    let begin = config.begin.map(|begin| percent(begin).to_string()).join(", ");
+    format!("from {begin} % of the slots on, the least important first")
 }
