@@ -9,12 +9,13 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use mamparo_call::{CallError, Classify, Context};
-use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::call::pipeline::{GiveUp, Refusal};
 use mamparo_core::outcome::Kind;
 use mamparo_store::StoreError;
 use serde_json::{Map, Value};
 
 use crate::client::HttpError;
+use crate::headers::SHOULD_RETRY;
 use crate::{observe, retry_after};
 
 /// The wait that is named when nobody knows better.
@@ -46,6 +47,7 @@ struct Inner {
     detail: Option<String>,
     request_id: Option<String>,
     retry_after: Option<Duration>,
+    repeated: bool,
     extensions: Map<String, Value>,
 }
 
@@ -60,6 +62,7 @@ impl Problem {
             detail: None,
             request_id: None,
             retry_after: None,
+            repeated: false,
             extensions: Map::new(),
         };
         Self { inner: Box::new(inner) }
@@ -109,6 +112,15 @@ impl Problem {
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.inner.retry_after = Some(wait);
+        self
+    }
+
+    /// All the attempts that are worth making have been made: sent as `x-should-retry: false`, which
+    /// our own clients obey. People and message queues may come back after `Retry-After`; a layer that
+    /// repeats what this one has repeated already multiplies the load of whatever is down.
+    #[must_use]
+    pub fn repeated(mut self) -> Self {
+        self.inner.repeated = true;
         self
     }
 
@@ -180,6 +192,9 @@ impl IntoResponse for Problem {
         if let Some(wait) = self.inner.retry_after {
             headers.insert(RETRY_AFTER, retry_after::value(wait));
         }
+        if self.inner.repeated {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         response
     }
 }
@@ -192,8 +207,17 @@ impl IntoResponse for Problem {
 /// | refused otherwise, timed out, transient, unknown | 503 `DEPENDENCY_UNAVAILABLE` + `Retry-After` |
 /// | permanent | 502 `DEPENDENCY_ERROR` + `upstreamStatus` |
 /// | a bug of ours: a request that can't be made, the call machinery | 500 `INTERNAL_ERROR`, logged as error |
+///
+/// A call that was repeated here, or could not be for want of budget, adds [`Problem::repeated`].
 impl From<&CallError<HttpError>> for Problem {
     fn from(error: &CallError<HttpError>) -> Self {
+        let problem = Self::of(error);
+        if was_repeated(error) { problem.repeated() } else { problem }
+    }
+}
+
+impl Problem {
+    fn of(error: &CallError<HttpError>) -> Self {
         let wait = error.retry_after().unwrap_or(RETRY_AFTER_DEFAULT);
         match error {
             CallError::Refused { reason: Refusal::DeadlineExceeded, .. } => {
@@ -228,6 +252,19 @@ impl From<&CallError<HttpError>> for Problem {
                 Self::internal()
             }
         }
+    }
+}
+
+/// Has this layer done what repeating can do? Or was it told by one that has?
+fn was_repeated(error: &CallError<HttpError>) -> bool {
+    match error {
+        CallError::TimedOut { attempts, gave_up, .. }
+        | CallError::Failed { attempts, gave_up, .. } => {
+            *attempts > 1
+                || matches!(gave_up, GiveUp::BudgetSpent | GiveUp::ToldNotTo | GiveUp::CircuitOpen)
+        }
+        // A guard's no costs the dependency nothing, however often it is heard.
+        CallError::Refused { .. } | CallError::Misfit { .. } | _ => false,
     }
 }
 

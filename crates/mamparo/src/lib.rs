@@ -76,3 +76,32 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
+
+/// So is the code of the policies' pages.
+#[cfg(doctest)]
+mod policies {
+    #[doc = include_str!("../../../docs/policies/adaptive-concurrency.md")]
+    mod adaptive_concurrency {}
+    #[doc = include_str!("../../../docs/policies/bulkhead.md")]
+    mod bulkhead {}
+    #[doc = include_str!("../../../docs/policies/circuit-breaker.md")]
+    mod circuit_breaker {}
+    #[doc = include_str!("../../../docs/policies/deadline.md")]
+    mod deadline {}
+    #[doc = include_str!("../../../docs/policies/events.md")]
+    mod events {}
+    #[doc = include_str!("../../../docs/policies/fallback.md")]
+    mod fallback {}
+    #[doc = include_str!("../../../docs/policies/faults.md")]
+    mod faults {}
+    #[doc = include_str!("../../../docs/policies/hedge.md")]
+    mod hedge {}
+    #[doc = include_str!("../../../docs/policies/load-shedding.md")]
+    mod load_shedding {}
+    #[doc = include_str!("../../../docs/policies/rate-limit.md")]
+    mod rate_limit {}
+    #[doc = include_str!("../../../docs/policies/retry.md")]
+    mod retry {}
+    #[doc = include_str!("../../../docs/policies/throttle.md")]
+    mod throttle {}
+}

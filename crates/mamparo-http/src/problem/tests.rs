@@ -1,6 +1,5 @@
 use super::*;
 use mamparo_call::Classify;
-use mamparo_core::call::pipeline::GiveUp;
 use std::sync::Arc;
 
 fn failed(source: HttpError) -> CallError<HttpError> {
@@ -72,6 +71,33 @@ fn a_failed_call_becomes_an_answer_that_the_caller_understands() {
         (failed(HttpError::Decode { status: StatusCode::OK, source: decode }), broken(200)),
     ] {
         assert_eq!(answer(&error), expected, "{error:?}");
+    }
+}
+
+#[test]
+fn whoever_has_repeated_a_call_asks_its_caller_not_to() {
+    let ended = |attempts, gave_up| {
+        let CallError::Failed { dependency, source, failure, .. } =
+            status(StatusCode::SERVICE_UNAVAILABLE, None)
+        else {
+            unreachable!("it is made so")
+        };
+        CallError::Failed { dependency, source, failure, attempts, gave_up }
+    };
+    for (error, says) in [
+        (ended(1, GiveUp::AttemptsSpent), None),
+        (ended(1, GiveUp::MayHaveRun), None),
+        (ended(1, GiveUp::DeadlineTooNear), None),
+        (ended(2, GiveUp::AttemptsSpent), Some("false")),
+        (ended(1, GiveUp::BudgetSpent), Some("false")),
+        (ended(1, GiveUp::ToldNotTo), Some("false")),
+        (ended(1, GiveUp::CircuitOpen), Some("false")),
+        (refused(Refusal::CircuitOpen, None), None),
+    ] {
+        let response = Problem::from(&error).into_response();
+        let value = response.headers().get(SHOULD_RETRY).map(|value| value.to_str().unwrap());
+        assert_eq!(value, says, "{error:?}");
+        assert!(response.headers().contains_key(RETRY_AFTER), "people may come back: {error:?}");
     }
 }
 
