@@ -1,11 +1,14 @@
 //! From the model to core's plain plans.
 
+use std::time::Duration;
+
 use mamparo_core::backoff::Backoff;
-use mamparo_core::call::breaker::{BreakerConfig, Over, Trip};
+use mamparo_core::call::breaker::{BreakerConfig, Over, SlowRate, Trip};
 use mamparo_core::call::bulkhead::BulkheadConfig;
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
+use mamparo_core::call::retry_budget::RetryBudgetConfig;
 use mamparo_core::message::topology::QueuePolicy;
 
 use crate::{
@@ -41,6 +44,12 @@ impl DependencySection {
             retry: self.retry_config(),
             breaker: self.breaker.as_ref().map(BreakerSection::config),
             bulkhead: self.bulkhead.as_ref().map(BulkheadSection::config),
+            retry_budget: Some(self.retry_budget()),
+            adaptive: self.adaptive,
+            hedge: self.hedge,
+            throttle: self.throttle,
+            shed: self.shed,
+            latency: self.observe_latency.map(|window| window.value),
             rate_limit: self.rate_limit.as_ref().map(RateLimitSection::config),
             ..Plan::new(self.name.value.clone())
         }
@@ -54,6 +63,15 @@ impl DependencySection {
     }
 }
 
+impl DependencySection {
+    /// What retries and hedges may add, 20 % of first attempts where the file says nothing.
+    fn retry_budget(&self) -> RetryBudgetConfig {
+        let usual = RetryBudgetConfig::default();
+        let ratio = self.retry.as_ref().map_or(usual.ratio, |retry| *retry.budget);
+        RetryBudgetConfig { ratio, ..usual }
+    }
+}
+
 impl RetrySection {
     /// Attempts and waits.
     #[must_use]
@@ -64,26 +82,41 @@ impl RetrySection {
     /// The waits between attempts.
     #[must_use]
     pub fn backoff(&self) -> Backoff {
-        Backoff::new(*self.base, *self.factor, *self.cap)
+        Backoff { jitter: *self.jitter, ..Backoff::new(*self.base, *self.factor, *self.cap) }
     }
 }
 
 impl BreakerSection {
-    /// The breaker's limits; a half-open circuit waits the default 30 s for its probes.
+    /// The breaker's limits.
     #[must_use]
     pub fn config(&self) -> BreakerConfig {
-        let window = *self.window;
-        let trip = match &self.rule {
-            BreakerRule::Failures(failures) => Trip::Failures { failures: **failures, window },
-            BreakerRule::Rate { failure_rate, min_calls } => Trip::Rate {
-                failure_rate: Some(**failure_rate),
-                slow_rate: None,
+        BreakerConfig {
+            trip: self.rule.trip(*self.window),
+            open_for: *self.open_for,
+            open_growth: *self.open_growth,
+            open_max: *self.open_max,
+            open_jitter: *self.open_jitter,
+            probes: *self.probes,
+            probe_success: *self.probe_success,
+            half_open_max: *self.half_open_max,
+        }
+    }
+}
+
+impl BreakerRule {
+    fn trip(&self, window: Duration) -> Trip {
+        match self {
+            Self::Failures(failures) => Trip::Failures { failures: **failures, window },
+            Self::Consecutive(failures) => Trip::Consecutive { failures: **failures },
+            Self::Rate { failure_rate, slow, min_calls, calls } => Trip::Rate {
+                failure_rate: failure_rate.map(|rate| rate.value),
+                slow_rate: slow
+                    .as_ref()
+                    .map(|slow| SlowRate { slower_than: *slow.slower_than, rate: *slow.rate }),
                 min_calls: **min_calls,
-                over: Over::Time(window),
+                over: calls.map_or(Over::Time(window), |calls| Over::Calls(calls.value)),
             },
-        };
-        let (open_for, probes) = (*self.open_for, *self.probes);
-        BreakerConfig { trip, open_for, probes, ..BreakerConfig::default() }
+        }
     }
 }
 
@@ -91,15 +124,16 @@ impl BulkheadSection {
     /// The bulkhead's limits.
     #[must_use]
     pub fn config(&self) -> BulkheadConfig {
-        BulkheadConfig::new(*self.limit, *self.queue)
+        BulkheadConfig { order: *self.order, ..BulkheadConfig::new(*self.limit, *self.queue) }
     }
 }
 
 impl RateLimitSection {
-    /// The limit; all requests of a period may come at once.
+    /// The limit; without a `burst`, all requests of a period may come at once.
     #[must_use]
     pub fn config(&self) -> RateLimitConfig {
-        RateLimitConfig::new(*self.requests, *self.per)
+        let burst = self.burst.map_or(*self.requests, |burst| burst.value);
+        RateLimitConfig::new(*self.requests, *self.per).with_burst(burst)
     }
 }
 

@@ -38,7 +38,7 @@ pub use located::Located;
 pub use model::{
     BreakerRule, BreakerSection, BulkheadSection, CallRef, DependencySection, Fallback,
     IdempotencyKey, JobSection, PolicyFile, QueueSection, RateLimitSection, RetrySection,
-    RouteSection, SagaSection, ServiceSection, StateDeadline,
+    RouteSection, SagaSection, ServiceSection, SlowRule, StateDeadline,
 };
 pub use print::dependency_table;
 pub use problem::{Problem, Problems};

@@ -3,7 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mamparo_core::backoff::Jitter;
+use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::arithmetic;
+use mamparo_core::call::bulkhead::Order;
+use mamparo_core::call::hedge::HedgeConfig;
+use mamparo_core::call::shed::ShedConfig;
+use mamparo_core::call::throttle::ThrottleConfig;
 
 use crate::{Located, Settings};
 
@@ -96,6 +102,21 @@ pub struct DependencySection {
     pub breaker: Option<BreakerSection>,
     /// `None`: any number of calls in flight.
     pub bulkhead: Option<BulkheadSection>,
+    /// `adaptive = { algorithm, min, max, initial, tolerance }`: the limit of the bulkhead finds itself.
+    /// Defaults `gradient2`, 4, 200, 20, 1.5. `None`: it is fixed.
+    pub adaptive: Option<AdaptiveConfig>,
+    /// `hedge = { after | quantile, least, max }`: attempts beside one that takes long. Defaults the 0.95
+    /// quantile, 10 ms at least, 1 more. `None`: one at a time.
+    pub hedge: Option<HedgeConfig>,
+    /// `throttle = { k, window, min_requests, refuse_max }`: holds back what would be refused. Defaults
+    /// 2, 2 min, 10, 0.9. `None`: nothing is held back.
+    pub throttle: Option<ThrottleConfig>,
+    /// `shed = { best_effort, sheddable, sheddable_plus, critical, critical_plus, band, hysteresis,
+    /// retry_after }`: from which share of the slots on each level is refused. Defaults 0.75, 0.82,
+    /// 0.89, 0.97, 1.0; 0.05, 0.02, 1 s. `None`: all levels are equal.
+    pub shed: Option<ShedConfig>,
+    /// Over which time latencies are observed, for the advice on the timeout. `None`: they aren't.
+    pub observe_latency: Option<Located<Duration>>,
     /// `None`: no limit of our own.
     pub rate_limit: Option<RateLimitSection>,
     /// What answers when the call fails. Default: none.
@@ -111,7 +132,7 @@ impl DependencySection {
     }
 }
 
-/// `retry = { attempts, base, factor, cap }`: exponential backoff with full jitter.
+/// `retry = { attempts, base, factor, cap, jitter, budget }`: exponential backoff.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetrySection {
     /// Attempts, the first one included, 1 to 100. Default 3.
@@ -122,19 +143,34 @@ pub struct RetrySection {
     pub factor: Located<f64>,
     /// The ceiling never grows past this. Default 2 s.
     pub cap: Located<Duration>,
+    /// `full`, `equal`, `decorrelated` or `none`. Default full.
+    pub jitter: Located<Jitter>,
+    /// Retries and hedges of all calls together, as a share of first attempts, 0 to 1. Default 0.2.
+    pub budget: Located<f64>,
 }
 
-/// `breaker = { failures | failure_rate, min_calls, window, open_for, probes }`.
+/// `breaker = { failures | consecutive | failure_rate, slow_rate, slower_than, min_calls, calls,
+/// window, open_for, open_growth, open_max, open_jitter, probes, probe_success, half_open_max }`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BreakerSection {
     /// What opens the circuit.
     pub rule: BreakerRule,
-    /// The time that is looked back over. Default 10 s.
+    /// The time that is looked back over, where calls or failures are not simply counted. Default 10 s.
     pub window: Located<Duration>,
     /// How long an open circuit refuses before it probes. Default 30 s.
     pub open_for: Located<Duration>,
-    /// How many calls a half-open circuit admits, and must succeed to close it. Default 1.
+    /// By what that time grows with each trial that fails, 1 to 100. Default 1: it does not.
+    pub open_growth: Located<f64>,
+    /// It grows to this at most. Default 5 min, and at least `open_for`.
+    pub open_max: Located<Duration>,
+    /// Up to this share of it is left out by chance, 0 to 0.5. Default 0.
+    pub open_jitter: Located<f64>,
+    /// How many calls a half-open circuit admits. Default 1.
     pub probes: Located<u32>,
+    /// Share of them that must succeed to close it, above 0 and at most 1. Default 1.
+    pub probe_success: Located<f64>,
+    /// How long it may wait for them. Default 30 s.
+    pub half_open_max: Located<Duration>,
 }
 
 /// What opens a circuit.
@@ -142,31 +178,50 @@ pub struct BreakerSection {
 pub enum BreakerRule {
     /// So many failures in the window. Default 5.
     Failures(Located<u32>),
-    /// So large a share of the window's calls.
+    /// So many failures in a row.
+    Consecutive(Located<u32>),
+    /// So large a share of the calls; of two shares, the first that is reached.
     Rate {
-        /// The share, above 0 and at most 1.
-        failure_rate: Located<f64>,
-        /// Fewer calls than this give no verdict. Default 20.
+        /// The share that failed, above 0 and at most 1.
+        failure_rate: Option<Located<f64>>,
+        /// The share that was slow.
+        slow: Option<SlowRule>,
+        /// Fewer calls than this give no verdict. Default 20, or as many as are looked at.
         min_calls: Located<u32>,
+        /// The last so many calls, in place of those in the window.
+        calls: Option<Located<u32>>,
     },
 }
 
-/// `bulkhead = { limit, queue }`.
+/// `slow_rate`, `slower_than`: how many calls may be slow, and what slow is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowRule {
+    /// The share, above 0 and at most 1.
+    pub rate: Located<f64>,
+    /// A call that takes longer than this is slow.
+    pub slower_than: Located<Duration>,
+}
+
+/// `bulkhead = { limit, queue, order }`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkheadSection {
     /// Most calls in flight. Default 20.
     pub limit: Located<u32>,
     /// Most callers that wait for a place. Default 0: refused at once.
     pub queue: Located<u32>,
+    /// Who of them is next: `fifo`, or `adaptive-lifo`. Default fifo.
+    pub order: Located<Order>,
 }
 
-/// `rate_limit = { requests, per }`.
+/// `rate_limit = { requests, per, burst }`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitSection {
     /// So many requests, at least 1.
     pub requests: Located<u32>,
     /// In this time.
     pub per: Located<Duration>,
+    /// So many of them at once after a pause. `None`: all of them.
+    pub burst: Option<Located<u32>>,
 }
 
 /// What answers when a call fails.

@@ -57,8 +57,16 @@ fn breaker(breaker: &BreakerSection) -> String {
     let window = show_duration(*breaker.window);
     let opens = match &breaker.rule {
         BreakerRule::Failures(failures) => format!("{} failures in {window}", **failures),
-        BreakerRule::Rate { failure_rate, min_calls } => {
-            format!("{} % of at least {} calls in {window}", **failure_rate * 100.0, **min_calls)
+        BreakerRule::Consecutive(failures) => format!("{} failures in a row", **failures),
+        BreakerRule::Rate { failure_rate, slow, min_calls, calls } => {
+            let failed = failure_rate.map(|rate| format!("{} %", *rate * 100.0));
+            let slow = slow.as_ref().map(|slow| {
+                let limit = show_duration(*slow.slower_than);
+                format!("{} % slower than {limit}", *slow.rate * 100.0)
+            });
+            let shares: Vec<String> = failed.into_iter().chain(slow).collect();
+            let of = calls.map_or(window, |calls| format!("the last {}", *calls));
+            format!("{} of at least {} calls in {of}", shares.join(" failed or "), **min_calls)
         }
     };
     let probes = *breaker.probes;
@@ -67,6 +75,9 @@ fn breaker(breaker: &BreakerSection) -> String {
 }
 
 fn bulkhead(dependency: &DependencySection) -> String {
+    if let Some(adaptive) = dependency.adaptive {
+        return format!("{} to {}, adaptive", adaptive.min, adaptive.max);
+    }
     match &dependency.bulkhead {
         Some(bulkhead) if *bulkhead.queue == 0 => format!("{}, no queue", *bulkhead.limit),
         Some(bulkhead) => format!("{}, queue {}", *bulkhead.limit, *bulkhead.queue),

@@ -1,6 +1,7 @@
 //! One file a section: which keys there are, their types, ranges and defaults.
 
 mod dependency;
+mod policies;
 mod queue;
 mod route;
 mod saga;
@@ -69,7 +70,7 @@ fn all<'s, 't, T>(
     read.into_iter().collect()
 }
 
-/// `rate_limit = { requests = 300, per = "1m" }`, of a dependency or of a route.
+/// `rate_limit = { requests = 300, per = "1m", burst = 50 }`, of a dependency or of a route.
 fn rate_limit(mut section: Section<'_, '_>) -> Option<RateLimitSection> {
     for key in ["requests", "per"] {
         if !section.has(key) {
@@ -78,8 +79,9 @@ fn rate_limit(mut section: Section<'_, '_>) -> Option<RateLimitSection> {
     }
     let requests = section.within("requests", 1..=1_000_000);
     let per = section.within("per", SHORTEST..=LONGEST);
+    let burst = section.within("burst", 1..=1_000_000);
     section.finish();
-    Some(RateLimitSection { requests: requests?, per: per? })
+    Some(RateLimitSection { requests: requests?, per: per?, burst })
 }
 
 /// The methods that a route or call can have.
