@@ -30,6 +30,7 @@
 
 mod builder;
 mod cached;
+mod entry;
 mod flight;
 
 use std::fmt;
@@ -37,21 +38,20 @@ use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mamparo_core::call::fallback::{Effect, Ended, Reason, Standing, Windows, ask, shares};
 use mamparo_core::limits::CACHE_REFRESH_MAX;
 use mamparo_core::outcome::{Failure, Health};
-use mamparo_core::time::Moment;
 
 pub use builder::CacheBuilder;
 pub use cached::{CacheError, Cached, Fetched, Handling, Keep, Outcome};
 
 use crate::deadline::Deadline;
-use crate::fallback::{Answer, Degraded, Fresh, Lesser, Source, ended};
+use crate::fallback::{Lesser, ended};
 use crate::observe::CacheObserver;
 use crate::{Classify, Context, clock};
-use flight::{Flights, Landing, Maker, Seat, Waiter};
+use entry::{Entry, Shared};
+use flight::{Landing, Maker, Seat, Waiter};
 
 /// A refresh in the background, for whatever runs it to its end: `mamparo_service`'s tasks, say.
 pub type Refresh = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -61,23 +61,6 @@ pub type Refresh = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// `E` is the error of the calls; a cache that is only put to and recalled from needs none.
 pub struct StaleCache<K, V, E = std::convert::Infallible> {
     shared: Arc<Shared<K, V, E>>,
-}
-
-struct Shared<K, V, E> {
-    name: Box<str>,
-    windows: Windows,
-    entries: moka::sync::Cache<K, Arc<Entry<V>>>,
-    flights: Arc<Flights<K, V, E>>,
-    observer: CacheObserver,
-}
-
-/// A remembered answer.
-struct Entry<V> {
-    value: V,
-    /// When the dependency said it, its own `Age` taken off.
-    born: Moment,
-    windows: Windows,
-    stored: bool,
 }
 
 /// How a request for a key begins.
@@ -341,63 +324,5 @@ where
                 None => Joined::Again,
             },
         }
-    }
-}
-
-impl<K, V: Clone, E> Shared<K, V, E> {
-    fn entry(&self, fetched: Fetched<V>, started: Moment) -> Entry<V> {
-        let Fetched { value, age, keep } = fetched;
-        let (windows, stored) = match keep {
-            Keep::AsConfigured => (self.windows, true),
-            Keep::For(windows) => (windows, true),
-            Keep::Never => (self.windows, false),
-        };
-        Entry { value, born: started.minus(age), windows, stored }
-    }
-
-    /// The stale value in place of a call that ended like this, if one may stand in.
-    fn stand_in(&self, known: Option<Arc<Entry<V>>>, ended: Ended) -> Option<Cached<V>> {
-        let (entry, reason, now) = (known?, ask(Effect::Read, ended).ok()?, clock::now());
-        entry.windows.stands_in(entry.age(now)).then(|| self.stale(&entry, now, reason))
-    }
-
-    fn stale(&self, entry: &Entry<V>, now: Moment, reason: Reason) -> Cached<V> {
-        let age = entry.age(now);
-        let degraded = Degraded::new(entry.value.clone(), Source::Stale { age }, reason);
-        self.observer.stood_in(age, reason);
-        Cached {
-            answer: Answer::Degraded(degraded),
-            handling: entry.handling(age, Outcome::Stale(reason)),
-        }
-    }
-
-    /// The caller's time is over.
-    fn late(&self, known: Option<Arc<Entry<V>>>) -> Result<Cached<V>, CacheError<E>> {
-        let stale = self.stand_in(known, Ended::Failed(Failure::UNKNOWN));
-        stale.ok_or_else(|| CacheError::Late { cache: self.name.clone() })
-    }
-
-    fn failed(&self, source: Arc<E>, collapsed: bool) -> CacheError<E> {
-        CacheError::Failed { cache: self.name.clone(), source, collapsed }
-    }
-}
-
-impl<V: Clone> Entry<V> {
-    fn age(&self, now: Moment) -> Duration {
-        now.since(self.born)
-    }
-
-    fn fetched(&self, now: Moment, had_stale: bool, collapsed: Option<bool>) -> Cached<V> {
-        let stored = self.stored;
-        self.served(now, Outcome::Fetched { had_stale, collapsed, stored })
-    }
-
-    fn served(&self, now: Moment, outcome: Outcome) -> Cached<V> {
-        let answer = Answer::Fresh(Fresh::new(self.value.clone()));
-        Cached { answer, handling: self.handling(self.age(now), outcome) }
-    }
-
-    fn handling(&self, age: Duration, outcome: Outcome) -> Handling {
-        Handling { outcome, age, ttl_seconds: self.windows.ttl_seconds(age) }
     }
 }
