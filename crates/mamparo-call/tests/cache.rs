@@ -139,7 +139,7 @@ async fn a_no_of_the_dependency_is_passed_on_and_makes_the_cache_forget() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_brings_its_age_and_its_own_windows_along() {
     let cache = cache(WINDOWS);
-    let fetched = |keep| Fetched { value: 7, age: Duration::from_secs(4), keep };
+    let fetched = |keep| Fetched { value: 7, age: Duration::from_secs(4), keep, stale: false };
     cache.put("p-1", fetched(Keep::For(Windows { fresh_for: millis(6_000), ..WINDOWS })));
     let never = || async { unreachable!("it is fresh") };
     let hit = cache.get(&"p-1", never).await.unwrap();
@@ -154,6 +154,25 @@ async fn an_answer_brings_its_age_and_its_own_windows_along() {
     cache.put("p-3", 8);
     cache.forget(&"p-3");
     assert_eq!(cache.recall(&"p-3"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_dependency_itself_calls_stale_is_stale_here_too_and_never_fresh() {
+    let (cache, calls) = (cache(WINDOWS), Cell::new(0));
+    let second_hand = || async {
+        calls.set(calls.get() + 1);
+        Ok(Fetched { age: Duration::from_secs(4), stale: true, ..Fetched::from(7) })
+    };
+    for call in 1..=2 {
+        let got = cache.get(&"p-1", second_hand).await.unwrap();
+        assert!(matches!(got.handling.outcome, Outcome::Fetched { stored: true, .. }));
+        assert_eq!(got.handling.ttl_seconds, -4);
+        let got = stale(Ok(got));
+        assert_eq!((got.reason(), got.age()), (Reason::Upstream, Some(millis(4_000))));
+        assert_eq!(calls.get(), call, "within the time in which it would be fresh");
+    }
+    let got = stale(cache.get(&"p-1", || async { Err(Broken(Failure::UNKNOWN)) }).await);
+    assert_eq!((got.reason(), got.accept_degraded()), (Reason::NoAnswer, 7));
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,14 +66,18 @@ pub fn tell(cache: &str, handling: &Handling, headers: &mut HeaderMap) {
 
 impl Response {
     /// The answer with its age and with the windows that its `Cache-Control` gives it, and those of
-    /// `configured` where it says nothing. One that varies by everything (`Vary: *`) is not kept.
+    /// `configured` where it says nothing. One that varies by everything (`Vary: *`) is not kept. One
+    /// that a cache on the way served stale, as its `Cache-Status` says, is stale here too.
     #[must_use]
     pub fn into_fetched(self, configured: Windows) -> Fetched<Self> {
         let varies =
             self.headers.get_all(VARY).iter().any(|value| value.as_bytes().contains(&b'*'));
         let keep =
             if varies { Keep::Never } else { CacheControl::read(&self.headers).keep(configured) };
-        Fetched { age: age(&self.headers), value: self, keep }
+        let past_its_time =
+            |s: &CacheStatus| s.is_hit() && s.ttl_seconds().is_some_and(|ttl| ttl < 0);
+        let stale = CacheStatus::read(&self.headers).iter().any(past_its_time);
+        Fetched { age: age(&self.headers), value: self, keep, stale }
     }
 }
 
@@ -95,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_answer_brings_age_and_windows() {
-        let fetched = |headers| response(headers).into_fetched(Windows::default());
+        let fetched = |headers: &[_]| response(headers).into_fetched(Windows::default());
         let plain = fetched(&[]);
         assert_eq!((plain.age, plain.keep), (Duration::ZERO, Keep::AsConfigured));
         let aged = fetched(&[("age", "30"), ("cache-control", "max-age=60")]);
@@ -104,6 +108,15 @@ mod tests {
         assert_eq!(aged.keep, Keep::For(Windows { fresh_for, ..Windows::default() }));
         assert_eq!(fetched(&[("vary", "accept, *")]).keep, Keep::Never);
         assert_eq!(fetched(&[("vary", "accept")]).keep, Keep::AsConfigured);
+        for (status, stale) in [
+            ("catalog; hit; ttl=-3; detail=unavailable", true),
+            ("catalog; hit; ttl=-3, gateway; fwd=miss", true),
+            ("catalog; hit; ttl=3", false),
+            ("catalog; fwd=stale; stored; ttl=-1", false),
+            ("catalog; hit", false),
+        ] {
+            assert_eq!(fetched(&[("cache-status", status)]).stale, stale, "{status}");
+        }
         for nonsense in ["-1", "1.5", "", "soon", "1, 2"] {
             let headers = [(AGE, HeaderValue::from_static(nonsense))].into_iter().collect();
             assert_eq!(age(&headers), Duration::ZERO, "{nonsense:?}");

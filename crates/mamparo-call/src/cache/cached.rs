@@ -18,6 +18,9 @@ pub struct Fetched<V> {
     pub age: Duration,
     /// Default: by the cache's own windows.
     pub keep: Keep,
+    /// Did the dependency say that it had nothing better than a stale value itself? Then it is stale
+    /// here too, and never fresh, however short the way was. Default `false`.
+    pub stale: bool,
 }
 
 /// How long an answer is remembered.
@@ -34,7 +37,7 @@ pub enum Keep {
 
 impl<V> From<V> for Fetched<V> {
     fn from(value: V) -> Self {
-        Self { value, age: Duration::ZERO, keep: Keep::AsConfigured }
+        Self { value, age: Duration::ZERO, keep: Keep::AsConfigured, stale: false }
     }
 }
 

@@ -29,17 +29,22 @@ pub(super) struct Entry<V> {
     pub(super) born: Moment,
     pub(super) windows: Windows,
     pub(super) stored: bool,
+    /// The dependency itself called it stale.
+    stale: bool,
 }
 
 impl<K, V: Clone, E> Shared<K, V, E> {
     pub(super) fn entry(&self, fetched: Fetched<V>, started: Moment) -> Entry<V> {
-        let Fetched { value, age, keep } = fetched;
-        let (windows, stored) = match keep {
+        let Fetched { value, age, keep, stale } = fetched;
+        let (mut windows, stored) = match keep {
             Keep::AsConfigured => (self.windows, true),
             Keep::For(windows) => (windows, true),
             Keep::Never => (self.windows, false),
         };
-        Entry { value, born: started.minus(age), windows, stored }
+        if stale {
+            windows.fresh_for = Duration::ZERO;
+        }
+        Entry { value, born: started.minus(age), windows, stored, stale }
     }
 
     /// The stale value in place of a call that ended like this, if one may stand in.
@@ -85,8 +90,13 @@ impl<V: Clone> Entry<V> {
     }
 
     pub(super) fn served(&self, now: Moment, outcome: Outcome) -> Cached<V> {
-        let answer = Answer::Fresh(Fresh::new(self.value.clone()));
-        Cached { answer, handling: self.handling(self.age(now), outcome) }
+        let (age, value) = (self.age(now), self.value.clone());
+        let answer = if self.stale {
+            Answer::Degraded(Degraded::new(value, Source::Stale { age }, Reason::Upstream))
+        } else {
+            Answer::Fresh(Fresh::new(value))
+        };
+        Cached { answer, handling: self.handling(age, outcome) }
     }
 
     fn handling(&self, age: Duration, outcome: Outcome) -> Handling {

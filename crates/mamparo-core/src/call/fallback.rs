@@ -42,6 +42,8 @@ pub enum Reason {
     NoAnswer,
     /// Nothing is wrong: the value is a little old, and a newer one is being fetched.
     Revalidating,
+    /// The dependency answered, and said that it had nothing better itself.
+    Upstream,
 }
 
 /// Why no lesser answer may stand in.
@@ -97,6 +99,7 @@ impl Reason {
             Self::ServerError => "server-error",
             Self::NoAnswer => "no-answer",
             Self::Revalidating => "revalidating",
+            Self::Upstream => "upstream",
         }
     }
 }
