@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use mamparo_call::cache::Fetched;
 use mamparo_call::fallback::{Answer, Degraded, Fallback, Fresh, Lesser, Source};
 use mamparo_call::{Classify, Failure, Repeatable};
 use mamparo_core::call::fallback::Reason;
@@ -30,6 +31,16 @@ fn a_success_is_fresh_and_nothing_lesser_is_asked_for() {
     let answer = fallback().read(called, |_| unreachable!("nothing failed")).expect("fresh");
     assert!(answer.is_fresh());
     assert_eq!(answer.map(str::len).fresh().map(Fresh::into_inner), Ok(3));
+}
+
+#[test]
+fn what_was_fetched_without_a_cache_is_fresh_unless_it_was_stale_at_its_source() {
+    let fresh = Answer::from(Fetched::from("7")).fresh().expect("fresh");
+    assert_eq!(fresh.try_map(str::parse::<u32>).map(Fresh::into_inner), Ok(7));
+    assert!(fresh.try_map(str::parse::<bool>).is_err());
+    let second_hand = Fetched { age: millis(9), stale: true, ..Fetched::from("7") };
+    let stale = Answer::from(second_hand).fresh().expect_err("stale");
+    assert_eq!((stale.reason(), stale.age()), (Reason::Upstream, Some(millis(9))));
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use mamparo_core::call::fallback::Reason;
 
+use crate::cache::Fetched;
+
 /// A fresh answer, or a lesser one that the caller has to accept by name.
 ///
 /// Whatever changes something takes [`Fresh`], and then no lesser value reaches it, by mistake or
@@ -53,7 +55,7 @@ pub enum Answer<T> {
 }
 
 /// A value that came from the dependency, or from a cache within the time for which the dependency's
-/// answer is fresh. Only this crate makes one.
+/// answer is fresh. Only this crate makes one, of the result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fresh<T>(T);
 
@@ -121,6 +123,19 @@ impl<T> Answer<T> {
     }
 }
 
+/// What was fetched, without a cache: fresh, unless the dependency said that it had nothing better
+/// than a stale value itself.
+impl<T> From<Fetched<T>> for Answer<T> {
+    fn from(fetched: Fetched<T>) -> Self {
+        let Fetched { value, age, stale, keep: _ } = fetched;
+        if stale {
+            Self::Degraded(Degraded::new(value, Source::Stale { age }, Reason::Upstream))
+        } else {
+            Self::Fresh(Fresh(value))
+        }
+    }
+}
+
 impl<T> Fresh<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self(value)
@@ -136,6 +151,14 @@ impl<T> Fresh<T> {
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Fresh<U> {
         Fresh(f(self.0))
+    }
+
+    /// The same where that can fail.
+    ///
+    /// # Errors
+    /// What `f` says.
+    pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Fresh<U>, E> {
+        f(self.0).map(Fresh)
     }
 }
 
