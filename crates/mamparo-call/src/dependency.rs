@@ -87,6 +87,10 @@ impl Dependency {
         DependencyBuilder::from_plan(plan).build()
     }
 
+    pub(crate) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
+    }
+
     pub(crate) fn from_gate(gate: Gate) -> Self {
         Self { gate: Arc::new(gate) }
     }

@@ -3,6 +3,7 @@
 //! On the way to a success it reads the clock once, takes no lock, and allocates nothing.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,14 +46,15 @@ where
     Fut: Future<Output = Result<T, E>>,
 {
     let now = clock::now();
-    let mut run = Run::new(gate, repeatable);
+    let stripe = gate.observer.stripe();
+    let mut run = Run::new(gate, repeatable, stripe);
     let (told, last) = match gate.start(&mut run.pipeline, now, &mut run.rng) {
         Ok(AttemptLimit { until }) => {
             let attempt = Attempt::new(1, now, until);
             let running = Running::new(&mut run.running, &attempt, &mut operation);
             let (event, last) = match Deadline::new(running, until).await {
                 Ok(Ok(value)) => {
-                    run.succeeded(&attempt)?;
+                    run.succeeded(&attempt, stripe)?;
                     return Ok(value);
                 }
                 Ok(Err(error)) => run.judge(attempt, error),
@@ -75,7 +77,7 @@ where
 
 /// Carries out steps until the call ends.
 async fn go_on<T, E, F, Fut>(
-    mut run: Run<'_>,
+    mut run: Run<&Gate>,
     mut told: Told,
     mut last: Option<Last<E>>,
     mut operation: F,
@@ -96,7 +98,7 @@ where
                 .await
                 {
                     Ok(Ok(value)) => {
-                        run.succeeded(&attempt)?;
+                        run.succeeded(&attempt, run.gate.observer.stripe())?;
                         return Ok(value);
                     }
                     Ok(Err(error)) => run.judge(attempt, error),
@@ -130,26 +132,24 @@ where
 
 /// A call under way. When it is dropped before its end, the machine is told, so that slot, ticket and
 /// probe place go back whatever happened.
-pub(crate) struct Run<'a> {
-    gate: &'a Gate,
-    stripe: &'a Stripe,
-    pipeline: Pipeline,
-    rng: LazyRng,
+pub(crate) struct Run<G: Deref<Target = Gate>> {
+    pub(crate) gate: G,
+    pub(crate) pipeline: Pipeline,
+    pub(crate) rng: LazyRng,
     /// The attempt whose code runs at the moment, 0 when none does: a drop in that time is a panic
     /// of the operation, any other drop is the caller's.
     pub(crate) running: u32,
 }
 
-impl<'a> Run<'a> {
+impl<G: Deref<Target = Gate>> Run<G> {
     #[inline]
-    fn new(gate: &'a Gate, repeatable: Repeatable) -> Self {
-        let stripe = gate.observer.stripe();
+    pub(crate) fn new(gate: G, repeatable: Repeatable, stripe: &Stripe) -> Self {
         stripe.add(Count::Calls);
         let mut pipeline = Pipeline::new(repeatable, Context::current_deadline());
         if gate.policies.shed.is_some() {
             pipeline = pipeline.with_criticality(Context::current_criticality());
         }
-        Self { gate, stripe, pipeline, rng: LazyRng::default(), running: 0 }
+        Self { gate, pipeline, rng: LazyRng::default(), running: 0 }
     }
 
     pub(crate) fn tell<E>(&mut self, now: Moment, event: Event) -> Result<Told, CallError<E>> {
@@ -158,15 +158,24 @@ impl<'a> Run<'a> {
     }
 
     #[inline(always)]
-    fn succeeded<E>(&mut self, attempt: &Attempt) -> Result<(), CallError<E>> {
+    pub(crate) fn succeeded<E>(
+        &mut self,
+        attempt: &Attempt,
+        stripe: &Stripe,
+    ) -> Result<(), CallError<E>> {
         let needs_now = self.gate.policies.success_needs_now() || self.pipeline.is_probe();
         let now = if needs_now { clock::now() } else { attempt.started };
-        self.succeeded_at(now, attempt.number)
+        self.succeeded_at(now, attempt.number, stripe)
     }
 
     #[inline(always)]
-    pub(crate) fn succeeded_at<E>(&mut self, now: Moment, number: u32) -> Result<(), CallError<E>> {
-        let told = self.gate.succeed(&mut self.pipeline, now, number, self.stripe);
+    pub(crate) fn succeeded_at<E>(
+        &mut self,
+        now: Moment,
+        number: u32,
+        stripe: &Stripe,
+    ) -> Result<(), CallError<E>> {
+        let told = self.gate.succeed(&mut self.pipeline, now, number, stripe);
         told.map_err(|misfit| self.misfit(misfit))
     }
 
@@ -227,7 +236,7 @@ impl<'a> Run<'a> {
     }
 
     #[cold]
-    fn misfit<E>(&self, source: Misfit) -> CallError<E> {
+    pub(crate) fn misfit<E>(&self, source: Misfit) -> CallError<E> {
         let (dependency, attempts) = (self.dependency(), self.pipeline.attempts());
         CallError::Misfit { dependency, source, attempts }
     }
@@ -237,7 +246,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Drop for Run<'_> {
+impl<G: Deref<Target = Gate>> Drop for Run<G> {
     #[inline]
     fn drop(&mut self) {
         if !matches!(self.pipeline.phase(), Phase::New | Phase::Finished) {
@@ -246,7 +255,7 @@ impl Drop for Run<'_> {
     }
 }
 
-impl Run<'_> {
+impl<G: Deref<Target = Gate>> Run<G> {
     #[cold]
     fn abandoned(&mut self) {
         let event = match self.running {

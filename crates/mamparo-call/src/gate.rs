@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use mamparo_core::call::breaker::{self, Breaker, Change};
 use mamparo_core::call::bulkhead::{Bulkhead, Standing, Ticket};
@@ -170,23 +171,8 @@ impl Gate {
     /// Completes when `ticket` owns a slot or will get none, or when the circuit has opened. Sleeps in
     /// between; dropping it forgets the waker.
     pub(crate) async fn granted(&self, ticket: Ticket) -> Event {
-        let _forget = ForgetWaker { gate: self, ticket };
-        poll_fn(|cx| {
-            // The waker first: a grant after the look finds it.
-            let earlier = lock(&self.wakers).insert(ticket, cx.waker().clone());
-            drop(earlier);
-            let breaker = self.policies.breaker.as_ref();
-            if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == breaker::Phase::Open) {
-                return Poll::Ready(Event::CircuitOpened);
-            }
-            match self.policies.bulkhead.as_ref().map(|bulkhead| bulkhead.standing(ticket)) {
-                Some(Standing::Granted) => Poll::Ready(Event::SlotGranted),
-                // A newer caller took its place: its wait is over as if its time were.
-                Some(Standing::Shed | Standing::Gone) | None => Poll::Ready(Event::QueueTimedOut),
-                Some(Standing::Waiting) => Poll::Pending,
-            }
-        })
-        .await
+        let place = InLine { gate: self, ticket };
+        poll_fn(|cx| place.poll(cx)).await
     }
 
     /// A hook looks on: its panic must neither end the call nor, while a panicking call unwinds, the
@@ -226,12 +212,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct ForgetWaker<'a> {
-    gate: &'a Gate,
-    ticket: Ticket,
+/// A place in the bulkhead's line. Dropping it forgets the waker, not the ticket.
+pub(crate) struct InLine<G: Deref<Target = Gate>> {
+    pub(crate) gate: G,
+    pub(crate) ticket: Ticket,
 }
 
-impl Drop for ForgetWaker<'_> {
+impl<G: Deref<Target = Gate>> InLine<G> {
+    /// Ready when the ticket owns a slot or will get none, or when the circuit has opened.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Event> {
+        let policies = &self.gate.policies;
+        // The waker first: a grant after the look finds it.
+        let earlier = lock(&self.gate.wakers).insert(self.ticket, cx.waker().clone());
+        drop(earlier);
+        let breaker = policies.breaker.as_ref();
+        if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == breaker::Phase::Open) {
+            return Poll::Ready(Event::CircuitOpened);
+        }
+        match policies.bulkhead.as_ref().map(|bulkhead| bulkhead.standing(self.ticket)) {
+            Some(Standing::Granted) => Poll::Ready(Event::SlotGranted),
+            // A newer caller took its place: its wait is over as if its time were.
+            Some(Standing::Shed | Standing::Gone) | None => Poll::Ready(Event::QueueTimedOut),
+            Some(Standing::Waiting) => Poll::Pending,
+        }
+    }
+}
+
+impl<G: Deref<Target = Gate>> Drop for InLine<G> {
     fn drop(&mut self) {
         let waker = lock(&self.gate.wakers).remove(&self.ticket);
         // The lock is free by now: what a waker does when it goes is not our code.

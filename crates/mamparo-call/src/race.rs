@@ -10,6 +10,7 @@ use tokio::time::Sleep;
 
 use crate::deadline::{Deadline, Elapsed};
 use crate::driver::{Last, Run};
+use crate::gate::Gate;
 use crate::running::within;
 use crate::{Attempt, CallError, Classify, clock};
 
@@ -35,7 +36,7 @@ struct Flights<Fut> {
 
 /// Makes an attempt, and others beside it as the machine wants them.
 pub(crate) async fn race<T, E, F, Fut>(
-    run: &mut Run<'_>,
+    run: &mut Run<&Gate>,
     first: Attempt,
     hedge_at: Moment,
     operation: &mut F,
@@ -53,7 +54,7 @@ where
         let (told, last) = match news {
             News::HedgeDue => (run.tell(now, Event::HedgeDue)?, None),
             News::Ended(attempt, Ok(Ok(value))) => {
-                run.succeeded_at(now, attempt.number)?;
+                run.succeeded_at(now, attempt.number, run.gate.observer.stripe())?;
                 return Ok(Raced::Won(value));
             }
             News::Ended(attempt, Ok(Err(error))) => {
@@ -84,7 +85,7 @@ where
         &mut self,
         attempt: Attempt,
         hedge_at: Option<Moment>,
-        run: &mut Run<'_>,
+        run: &mut Run<&Gate>,
         operation: &mut F,
     ) {
         let future = within(&mut run.running, &attempt, || operation(attempt));
@@ -94,7 +95,7 @@ where
     }
 
     /// The first news of any. An attempt that ended is polled no more.
-    fn poll(&mut self, run: &mut Run<'_>, cx: &mut Context<'_>) -> Poll<News<T, E>> {
+    fn poll(&mut self, run: &mut Run<&Gate>, cx: &mut Context<'_>) -> Poll<News<T, E>> {
         for place in 0..self.flights.len() {
             let (attempt, future) = &mut self.flights[place];
             let attempt = *attempt;

@@ -19,10 +19,10 @@ use mamparo_call::policy::{
     ThrottlePolicy, TimeoutPolicy,
 };
 use mamparo_call::tower::{
-    AdaptiveLayer, BreakerLayer, BulkheadLayer, Cloned, FaultLayer, HedgeLayer, Once,
-    RateLimitLayer, Replay, RetryLayer, ThrottleLayer, TimeoutLayer,
+    AdaptiveLayer, BreakerLayer, BulkheadLayer, Cloned, DependencyLayer, FaultLayer, HedgeLayer,
+    Once, RateLimitLayer, Replay, RetryLayer, ThrottleLayer, TimeoutLayer,
 };
-use mamparo_call::{Failure, Repeatable};
+use mamparo_call::{CallError, Dependency, Failure, Repeatable};
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::breaker::BreakerConfig;
@@ -34,7 +34,7 @@ use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::{GiveUp, Retry};
 use mamparo_core::call::throttle::ThrottleConfig;
 use probe::{Book, Probe, Request, Response};
-use support::{Broken, millis, touchy};
+use support::{Broken, catalog, millis, touchy};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
 fn book() -> Arc<Book> {
@@ -129,6 +129,7 @@ async fn each_layer_keeps_towers_contract() {
     let adaptive = AdaptivePolicy::new(AdaptiveConfig::default(), 1);
     keeps_the_contract(AdaptiveLayer::new(adaptive)).await;
     keeps_the_contract(HedgeLayer::new(hedge(), Bytes)).await;
+    keeps_the_contract(DependencyLayer::new(catalog().build().expect("sound"), Bytes)).await;
     keeps_the_contract(faults(0.0)).await;
     let off = FaultInjector::new("orders", "catalog", FaultConfig::default()).expect("sound");
     keeps_the_contract(FaultLayer::new(Arc::new(off), |_: Fake| Err(fake()))).await;
@@ -266,6 +267,78 @@ async fn a_request_in_line_takes_the_ready_instance_along() {
     // The instance that was ready for the third is kept for the next.
     service.call(Request(vec![4])).await.expect("it works");
     book.kept(3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_pipeline_makes_each_attempt_with_an_instance_that_is_ready() {
+    let book = book();
+    book.stalls.store(2, Ordering::SeqCst);
+    book.failures.store(2, Ordering::SeqCst);
+    let catalog = catalog().breaker(touchy(1)).bulkhead(1, 0).build().expect("sound");
+    let mut service = DependencyLayer::new(catalog.clone(), Bytes).layer(Probe::new(&book));
+    let error = service.ready().await.expect("ready").call(Request(vec![7])).await;
+    let CallError::Failed { attempts: 1, gave_up, .. } = error.expect_err("it opens") else {
+        panic!("one attempt, which failed")
+    };
+    assert_eq!(gave_up, GiveUp::CircuitOpen, "an open circuit ends the attempts");
+    let refused = service.ready().await.expect("ready").call(Request(vec![8])).await;
+    assert!(matches!(refused, Err(CallError::Refused { reason: Refusal::CircuitOpen, .. })));
+    book.kept(1);
+
+    let book = self::book();
+    book.stalls.store(2, Ordering::SeqCst);
+    book.failures.store(2, Ordering::SeqCst);
+    let catalog = support::catalog().build().expect("sound");
+    let mut service = DependencyLayer::new(catalog.clone(), Bytes).layer(Probe::new(&book));
+    let response = service.ready().await.expect("ready").call(Request(vec![7])).await;
+    assert_eq!(response.expect("the third attempt works").body, [7]);
+    assert!(book.requests.lock().unwrap().iter().all(|request| request.0 == [7]));
+    book.failures.store(1, Ordering::SeqCst);
+    let once = service.ready().await.expect("ready").call(Request(vec![0])).await;
+    assert!(matches!(
+        once,
+        Err(CallError::Failed { attempts: 1, gave_up: GiveUp::BodyNotReplayable, .. })
+    ));
+    drop(service);
+    book.kept(4);
+    let seen = catalog.snapshot();
+    assert_eq!((seen.calls, seen.succeeded, seen.attempts, seen.in_flight), (2, 1, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_pipeline_times_out_waits_in_line_and_gives_everything_back() {
+    for polls in 0..8 {
+        let book = book();
+        book.hangs.store(1, Ordering::SeqCst);
+        book.stalls.store(1, Ordering::SeqCst);
+        let catalog = Dependency::builder("catalog").attempt_timeout(millis(700)).bulkhead(1, 1);
+        let catalog = catalog.build().expect("sound");
+        let mut service = DependencyLayer::new(catalog.clone(), Bytes).layer(Probe::new(&book));
+        let mut hanging = Box::pin(service.ready().await.expect("ready").call(Request(vec![1])));
+        assert!(poll_once(hanging.as_mut()).is_pending());
+        let mut queued = Box::pin(service.ready().await.expect("ready").call(Request(vec![2])));
+        let refused = service.ready().await.expect("ready").call(Request(vec![3])).await;
+        assert!(matches!(refused, Err(CallError::Refused { reason: Refusal::BulkheadFull, .. })));
+        for poll in 0..polls {
+            if poll == 2 {
+                tokio::time::advance(millis(700)).await;
+                let cut = poll_once(hanging.as_mut());
+                assert!(matches!(cut, Poll::Ready(Err(CallError::TimedOut { .. }))));
+            }
+            if let Poll::Ready(answer) = poll_once(queued.as_mut()) {
+                assert_eq!(answer.expect("it waited").body, [2]);
+                assert!(poll >= 3, "not before its slot came free");
+                book.kept(2);
+                break;
+            }
+            assert!(poll < 7, "it ends");
+        }
+        drop((queued, hanging));
+        let seen = catalog.snapshot();
+        assert_eq!((seen.in_flight, seen.queued), (0, 0), "{polls} polls");
+        let next = service.call(Request(vec![4])).await;
+        assert_eq!(next.expect("the slot can be had").body, [4]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,6 +14,7 @@ use tower_service::Service;
 use crate::deadline::wait;
 use crate::policy::{HedgePolicy, Pace, Race, poll_copies};
 use crate::tower::Replay;
+use crate::tower::oneshot::Oneshot;
 
 /// Puts a [`HedgePolicy`] in front of a service.
 ///
@@ -92,7 +93,7 @@ pin_project! {
         #[pin]
         first: Option<S::Future>,
         // With the moment at which each was sent.
-        hedges: Vec<(Moment, Pin<Box<Hedge<S, R>>>)>,
+        hedges: Vec<(Moment, Pin<Box<Oneshot<S, R>>>)>,
         #[pin]
         timer: Option<Sleep>,
         service: S,
@@ -106,36 +107,6 @@ pin_project! {
 impl<S: Service<R>, R, C, P: Borrow<HedgePolicy>> std::fmt::Debug for HedgedCall<S, R, C, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HedgedCall").finish_non_exhaustive()
-    }
-}
-
-pin_project! {
-    /// A hedge: a clone of the service that gets ready, and then is called.
-    #[project = HedgeProjection]
-    enum Hedge<S, R>
-    where
-        S: Service<R>,
-    {
-        Unready { service: S, request: Option<R> },
-        Running { #[pin] future: S::Future },
-    }
-}
-
-impl<S: Service<R>, R> Future for Hedge<S, R> {
-    type Output = Result<S::Response, S::Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            match self.as_mut().project() {
-                HedgeProjection::Unready { service, request } => {
-                    ready!(service.poll_ready(cx))?;
-                    let Some(request) = request.take() else { return Poll::Pending };
-                    let future = service.call(request);
-                    self.set(Self::Running { future });
-                }
-                HedgeProjection::Running { future } => return future.poll(cx),
-            }
-        }
     }
 }
 
@@ -171,7 +142,7 @@ where
             let Some(now) = this.race.due(every) else { return Poll::Pending };
             let request = this.spare.take();
             *this.spare = request.as_ref().and_then(|request| this.replay.replay(request));
-            let hedge = Hedge::Unready { service: this.service.clone(), request };
+            let hedge = Oneshot::Unready { service: this.service.clone(), request };
             this.hedges.push((now, Box::pin(hedge)));
         }
     }

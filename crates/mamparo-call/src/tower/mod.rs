@@ -12,6 +12,8 @@
 //!//! | [`HedgeLayer`] | [`HedgePolicy`](crate::policy::HedgePolicy) | the service's own |
 //! | [`FaultLayer`] | [`FaultInjector`](crate::fault::FaultInjector) | the service's own |
 //!
+//! [`DependencyLayer`] puts the whole [`Dependency`](crate::Dependency) in front of a service.
+//!
 //! A layer keeps to tower's contract to the letter: the instance that was asked for readiness is the
 //! one that is called, a readiness that was given is kept until it is used, a clone is asked for its
 //! own, and an instance whose readiness failed is never used again. Futures are named types without a
@@ -36,15 +38,18 @@
 
 mod adaptive;
 mod bulkhead;
+mod dependency;
 mod fault;
 mod guard;
 mod hedge;
+mod oneshot;
 mod replay;
 mod retry;
 mod timeout;
 
 pub use adaptive::{AdaptiveLayer, AdaptiveService};
 pub use bulkhead::{BulkheadLayer, BulkheadService, SlottedCall};
+pub use dependency::{DependencyCall, DependencyLayer, DependencyService};
 pub use fault::{FaultLayer, FaultService, Faulty};
 pub use guard::{BreakerLayer, GuardLayer, GuardService, RateLimitLayer, ThrottleLayer};
 pub use hedge::{HedgeLayer, HedgeService, HedgedCall};
