@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::bulkhead::Ticket;
 use crate::time::Moment;
 
-/// A slot that is held. Give it back with [`Bulkhead::release`]; dropped, it is lost for good.
+/// A slot that is held. Give it back with [`super::Bulkhead::release`]; dropped, it is lost for good.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is not released is lost"]
 pub struct Slot {
