@@ -11,7 +11,8 @@
 //!   gets through, and little, when little is lost (as DCTCP does with marks; Alizadeh et al. 2010).
 //!   Drops of calls that began before that do not lower it again.
 //! - The limit grows only when at least half of it was used: an idle limit has proved nothing.
-//! - The latency without queueing is remembered as the *base*, and goes down only. When nothing near it
+//! - The latency without queueing is remembered as the *base*, taken two standard errors higher than it
+//!   looks (too low a base starves a healthy dependency), and goes down only. When nothing near it
 //!   was seen for 30 s, the limit is a half (Vegas) or ½ ÷ tolerance (Gradient2) of itself for two
 //!   windows, to measure it anew without a queue (as BBR does; Cardwell et al. 2016). So a queue that
 //!   stands never becomes the normal, and a dependency that is slower for good does.
@@ -58,7 +59,7 @@ pub enum Algorithm {
     Aimd,
     /// Estimates the calls that queue at the dependency, *limit × (1 − base ÷ latency)*, and keeps them
     /// between 3 and 6 × log₁₀ of the limit (TCP Vegas; Brakmo, O'Malley, Peterson 1994; coefficients
-    /// of Netflix's concurrency-limits). Keeps latency lowest; wants latencies that vary little.
+    /// of Netflix's concurrency-limits). Keeps latency lowest.
     Vegas,
     /// Multiplies the limit by *tolerance × long-term latency ÷ latency*, between ½ and 1, and adds room
     /// for a queue of its root, at least 4, smoothed by 0.2 (Netflix's concurrency-limits). The long-term latency stays

@@ -2,7 +2,7 @@
 
 use crate::call::adaptive::base::Base;
 use crate::call::adaptive::table::{Event, Phase};
-use crate::call::adaptive::window::{Needs, Summary, Window};
+use crate::call::adaptive::window::{Mean, Needs, Summary, Window};
 use crate::call::adaptive::{AdaptiveConfig, Algorithm, Sample, law};
 use crate::limits::{ADAPTIVE_PROBE_SAMPLES_MIN, ADAPTIVE_SAMPLES_MIN, BULKHEAD_LIMIT_MAX};
 use crate::time::Moment;
@@ -79,7 +79,7 @@ impl Machine {
         (Event::Dropped, law::on_drops(self.limit, summary.dropped), State::Seeking)
     }
 
-    fn passed(&mut self, now: Moment, took: f64, in_flight: u32) -> (Event, f64, State) {
+    fn passed(&mut self, now: Moment, took: Mean, in_flight: u32) -> (Event, f64, State) {
         match self.state {
             State::Seeking => self.seek(now, took, in_flight),
             State::Draining { resume } => (Event::Drained, self.limit, State::Probing { resume }),
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    fn seek(&mut self, now: Moment, took: f64, in_flight: u32) -> (Event, f64, State) {
+    fn seek(&mut self, now: Moment, took: Mean, in_flight: u32) -> (Event, f64, State) {
         let base = self.base.get_or_insert(Base::new(now, took));
         base.tell(now, took);
         let stale = base.is_stale(now) && self.config.algorithm.reads_latency();
@@ -108,10 +108,10 @@ impl Machine {
         }
         let limit = match self.config.algorithm {
             Algorithm::Aimd => law::aimd(self.limit),
-            Algorithm::Vegas => law::vegas(self.limit, base.least(), took),
+            Algorithm::Vegas => law::vegas(self.limit, base.least(), took.seconds),
             Algorithm::Gradient2 { tolerance } => {
                 // Not a number is no tolerance at all.
-                law::gradient(self.limit, tolerance.max(1.0), base.long(), took)
+                law::gradient(self.limit, tolerance.max(1.0), base.long(), took.seconds)
             }
         };
         (Event::Judged, limit, State::Seeking)

@@ -6,11 +6,19 @@ use crate::call::adaptive::Sample;
 use crate::limits::ADAPTIVE_WINDOW_MIN;
 use crate::time::Moment;
 
+/// A mean of seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Mean {
+    pub(super) seconds: f64,
+    /// Its standard error: how far off the mean of so few calls is, as a rule.
+    pub(super) error: f64,
+}
+
 /// What the calls of a window showed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Summary {
-    /// Mean seconds of the calls that were not dropped; `None` when all were.
-    pub(super) took: Option<f64>,
+    /// What the calls took that were not dropped; `None` when all were.
+    pub(super) took: Option<Mean>,
     /// Most calls in flight.
     pub(super) in_flight: u32,
     /// Calls dropped, 0.0 to 1.0.
@@ -33,6 +41,8 @@ pub(super) struct Window {
     passed: u32,
     dropped: u32,
     took: Duration,
+    /// Sum of the squares of seconds.
+    squares: f64,
     in_flight: u32,
 }
 
@@ -50,6 +60,7 @@ impl Window {
             false if !sample.took.is_zero() => {
                 self.passed = self.passed.saturating_add(1);
                 self.took = self.took.saturating_add(sample.took);
+                self.squares += sample.took.as_secs_f64().powi(2);
             }
             true if now.minus(sample.took) >= needs.lowered => {
                 self.dropped = self.dropped.saturating_add(1);
@@ -75,7 +86,10 @@ impl Window {
     fn close(&mut self, now: Moment) -> Summary {
         let next = Self { began: Some(now), ..Self::default() };
         let done = std::mem::replace(self, next);
-        let mean = done.took.as_secs_f64() / f64::from(done.passed.max(1));
+        let passed = f64::from(done.passed.max(1));
+        let seconds = done.took.as_secs_f64() / passed;
+        let variance = (done.squares / passed - seconds.powi(2)).max(0.0);
+        let mean = Mean { seconds, error: (variance / passed).sqrt() };
         Summary {
             took: (done.passed > 0).then_some(mean),
             in_flight: done.in_flight,
@@ -105,7 +119,12 @@ mod tests {
             assert_eq!(window.tell(at(millis), call(1, false), TEN), None);
         }
         let last = window.tell(at(101), call(12, false), TEN);
-        assert_eq!(last, Some(Summary { took: Some(0.002), in_flight: 12, dropped: 0.0 }));
+        let Some(Summary { took: Some(mean), in_flight: 12, dropped: 0.0 }) = last else {
+            panic!("{last:?}");
+        };
+        // Ten times 1 ms and once 11 + 1: mean 2, variance 10, eleven calls.
+        assert!((mean.seconds - 0.002).abs() < 1e-9, "{mean:?}");
+        assert!((mean.error - 0.001 * (10.0_f64 / 11.0).sqrt()).abs() < 1e-9, "{mean:?}");
         for millis in 0..9 {
             assert_eq!(window.tell(at(1_000 + millis), call(4, true), TEN), None);
         }
