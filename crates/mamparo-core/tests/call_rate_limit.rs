@@ -73,6 +73,20 @@ fn keys_do_not_disturb_each_other_and_memory_is_bounded() {
 }
 
 #[test]
+fn a_flood_of_new_names_refills_nobody() {
+    let limit = KeyedRateLimit::new(RateLimitConfig::new(100, MINUTE), 1).with_keys_max(1_000);
+    for _ in 0..100 {
+        assert!(allowed(limit.ask(at(0), "greedy")));
+    }
+    for name in 0..20_000 {
+        assert!(allowed(limit.ask(at(1), format!("stranger {name}").as_str())));
+        assert!(limit.keys() <= 1_000);
+    }
+    assert!(!allowed(limit.ask(at(2), "greedy")));
+    let _: KeyedRateLimit<String> = limit;
+}
+
+#[test]
 fn policies_c35_a_clock_that_steps_back_only_refuses() {
     let limit = RateLimit::new(RateLimitConfig::new(1, MINUTE));
     assert!(allowed(limit.ask(at(0))));
