@@ -10,6 +10,8 @@ use std::time::Duration;
 use common::{Post, Shop, day, until};
 use futures_util::future::join_all;
 use serde_json::Value;
+use sqlx::Connection as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use techcorp::demo::metrics;
 use techcorp::weather::Sky;
 use tokio::sync::Mutex;
@@ -101,6 +103,39 @@ async fn without_its_catalog_the_shop_refuses_orders_at_once_and_lists_them_with
         .await;
     let verdict = shop.holds().await;
     assert_eq!(verdict.facts.accepted, 3, "only what was answered 201 is in the books");
+    shop.staff.stop_all().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_database_the_catalog_shows_what_it_remembers_and_orders_wait_for_prices() {
+    let _turn = TURN.lock().await;
+    let mut shop = Shop::open(&common::PLAIN, &[]).await;
+    shop.ordered(&Post::new("before")).await;
+    let file = SqliteConnectOptions::new().filename(shop.dir().join("catalog.db"));
+    let mut database = SqliteConnection::connect_with(&file).await.unwrap();
+    let rename = sqlx::query("ALTER TABLE products RENAME TO gone");
+    rename.execute(&mut database).await.unwrap();
+
+    let answer = shop.get("gateway", "/v1/products?ids=p-1").await;
+    assert_eq!((answer.status, &answer.json()["products"][0]["name"]), (200, &"Chair 1".into()));
+    assert!(answer.headers.contains_key("age"), "{answer:?}");
+    let status = answer.headers["cache-status"].to_str().unwrap();
+    assert!(status.starts_with("catalog; hit; ttl=-"), "{status}");
+    let page = list(&shop).await;
+    assert_eq!(
+        (&page["partial"], &page["orders"][0]["productNames"]["p-1"]),
+        (&false.into(), &"Chair 1".into())
+    );
+    let post = Post::new("old-prices");
+    for service in ["gateway", "orders"] {
+        is_refused(&shop.order(service, &post).await);
+    }
+
+    let rename = sqlx::query("ALTER TABLE gone RENAME TO products");
+    rename.execute(&mut database).await.unwrap();
+    database.close().await.unwrap();
+    assert_eq!(shop.order("gateway", &post).await.status, 201);
+    assert_eq!(shop.holds().await.facts.accepted, 2);
     shop.staff.stop_all().await.unwrap();
 }
 

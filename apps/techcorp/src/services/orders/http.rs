@@ -7,8 +7,11 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
 use http::StatusCode;
+use mamparo::call::fallback::{self, Fresh};
 use mamparo::call::{Context, clock};
+use mamparo::core::call::fallback::Windows;
 use mamparo::core::saga::order::OrderState;
+use mamparo::http::problem::codes;
 use mamparo::http::server::{Answer, Claimed, Idempotency, Json, Path, Query};
 use mamparo::http::{HttpClient, HttpError, Problem};
 use mamparo::store::SqliteStore;
@@ -22,6 +25,8 @@ use crate::services::{emit, trouble};
 /// How long a key is locked by a request whose process died: three times what a request may take,
 /// so that who tries again after a crash is not kept waiting for longer than that.
 const KEY_LEASE: Duration = Duration::from_secs(10);
+/// When to come back while the catalog has only old prices.
+const PRICES_AGAIN: Duration = Duration::from_secs(1);
 /// Most lines of one order.
 const LINES_MAX: usize = 100;
 /// Most units of one line.
@@ -171,16 +176,32 @@ impl Orders {
                 _ => Problem::from(&error),
             });
         }
-        let prices: PriceList =
-            prices.map_err(|error| Problem::from(&error))?.json().map_err(|e| trouble(&e))?;
-        let prices: BTreeMap<String, i64> =
-            prices.products.into_iter().map(|product| (product.id, product.price_cents)).collect();
-        total(&new.lines, &prices)
+        let answer = prices.map_err(|error| Problem::from(&error))?;
+        let answer = fallback::Answer::from(answer.into_fetched(Windows::default()));
+        let Ok(fresh) = answer.fresh() else { return Err(old_prices()) };
+        let prices: Fresh<PriceList> =
+            fresh.try_map(|answer| answer.json()).map_err(|error| trouble(&error))?;
+        let by_id = |list: PriceList| {
+            list.products.into_iter().map(|product| (product.id, product.price_cents)).collect()
+        };
+        total(&new.lines, &prices.map(by_id))
     }
 }
 
+/// The catalog answers from its memory. That will do for a page; an order waits until it knows.
+fn old_prices() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, codes::DEPENDENCY_UNAVAILABLE)
+        .detail("the catalog has only old prices right now")
+        .extension("dependency", "catalog")
+        .extension("reason", "stale")
+        .retry_after(PRICES_AGAIN)
+}
+
+/// Prices by product id.
+type Prices = BTreeMap<String, i64>;
+
 /// What all lines cost together, in cents; refuses unknown products and sums that no one can pay.
-fn total(lines: &[Line], prices: &BTreeMap<String, i64>) -> Result<i64, Problem> {
+fn total(lines: &[Line], prices: &Fresh<Prices>) -> Result<i64, Problem> {
     let mut sum: i64 = 0;
     for line in lines {
         let Some(price) = prices.get(&line.product_id) else {
@@ -264,6 +285,8 @@ async fn list(
 
 #[cfg(test)]
 mod tests {
+    use mamparo::call::cache::Fetched;
+
     use super::*;
 
     fn line(product: &str, quantity: u32) -> Line {
@@ -272,7 +295,8 @@ mod tests {
 
     #[test]
     fn totals_are_exact_cents_and_never_overflow() {
-        let prices = BTreeMap::from([("p-1".to_owned(), 1_999), ("p-2".to_owned(), i64::MAX)]);
+        let prices = Prices::from([("p-1".to_owned(), 1_999), ("p-2".to_owned(), i64::MAX)]);
+        let prices = fallback::Answer::from(Fetched::from(prices)).fresh().unwrap();
         assert_eq!(total(&[line("p-1", 3)], &prices).unwrap(), 5_997);
         assert_eq!(total(&[line("p-9", 1)], &prices).unwrap_err().code(), "UNKNOWN_PRODUCT");
         assert_eq!(total(&[line("p-2", 2)], &prices).unwrap_err().code(), "VALIDATION_FAILED");
