@@ -116,7 +116,7 @@ impl BulkheadPolicy {
         slot
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&self, slot: Slot) {
         let next = self.slots().release_with(slot, clock::now);
         if next.is_some() {
@@ -159,7 +159,6 @@ impl BulkheadPolicy {
 #[derive(Debug)]
 pub(crate) struct Place<P: Borrow<BulkheadPolicy>> {
     policy: P,
-    slot: Option<Slot>,
     stage: Stage,
 }
 
@@ -169,8 +168,7 @@ enum Stage {
     Outside,
     /// Boxed: who has to wait has the time, and who has not should not carry it along.
     Queued(Box<Waiting>),
-    /// The call has a slot.
-    Inside,
+    Inside(Slot),
     Refused(Refused),
     /// The call is over.
     Past,
@@ -187,20 +185,20 @@ struct Waiting {
 
 impl<P: Borrow<BulkheadPolicy>> Place<P> {
     pub(crate) const fn new(policy: P) -> Self {
-        Self { policy, slot: None, stage: Stage::Outside }
+        Self { policy, stage: Stage::Outside }
     }
 
     /// Gets a slot at once, where one is free, or else a place in line or a refusal.
     #[inline]
     pub(crate) fn enter(&mut self) {
         match self.policy.borrow().slots().take_free() {
-            Some(slot) => self.go_inside(slot),
+            Some(slot) => self.stage = Stage::Inside(slot),
             None => self.queue_up(),
         }
     }
 
     pub(crate) const fn is_inside(&self) -> bool {
-        matches!(self.stage, Stage::Inside)
+        matches!(self.stage, Stage::Inside(_))
     }
 
     pub(crate) const fn is_queued(&self) -> bool {
@@ -217,18 +215,13 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
     }
 
     /// Gives the slot back: the call has ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self) {
-        self.stage = Stage::Past;
-        if let Some(slot) = self.slot.take() {
+        if self.is_inside()
+            && let Stage::Inside(slot) = std::mem::replace(&mut self.stage, Stage::Past)
+        {
             self.policy.borrow().release(slot);
         }
-    }
-
-    #[inline]
-    fn go_inside(&mut self, slot: Slot) {
-        self.slot = Some(slot);
-        self.stage = Stage::Inside;
     }
 
     /// The way in when no slot is free.
@@ -238,7 +231,7 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
         let (now, deadline) = (clock::now(), Request::current_deadline());
         let until = deadline.unwrap_or_else(|| now.plus(BULKHEAD_WAIT_MAX));
         let retry_after = match policy.slots().ask(now, until) {
-            Entry::Granted(slot) => return self.go_inside(slot),
+            Entry::Granted(slot) => return self.stage = Stage::Inside(slot),
             Entry::Queued { ticket, shed } => {
                 policy.wake(shed);
                 policy.shared.ears.tell(|| PolicyEvent::Queued);
@@ -257,11 +250,11 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
         let policy = self.policy.borrow();
         let refused = match &mut self.stage {
-            Stage::Outside | Stage::Inside | Stage::Past => return Poll::Pending,
+            Stage::Outside | Stage::Inside(_) | Stage::Past => return Poll::Pending,
             Stage::Refused(refused) => *refused,
             Stage::Queued(waiting) => match ready!(waiting.poll(policy, cx)) {
                 Ok(slot) => {
-                    self.go_inside(slot);
+                    self.stage = Stage::Inside(slot);
                     return Poll::Ready(Ok(()));
                 }
                 Err(refusal) => {
@@ -278,10 +271,11 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
     /// The call goes before its end.
     #[cold]
     fn abandon(&mut self) {
-        if let Stage::Queued(waiting) = &self.stage {
-            self.policy.borrow().leave(waiting.ticket);
+        match std::mem::replace(&mut self.stage, Stage::Past) {
+            Stage::Queued(waiting) => self.policy.borrow().leave(waiting.ticket),
+            Stage::Inside(slot) => self.policy.borrow().release(slot),
+            Stage::Outside | Stage::Refused(_) | Stage::Past => {}
         }
-        self.settle();
     }
 }
 
@@ -328,7 +322,7 @@ impl<P: Borrow<BulkheadPolicy>> SlotUnwinding<'_, P> {
 
 impl<P: Borrow<BulkheadPolicy>> Drop for SlotUnwinding<'_, P> {
     fn drop(&mut self) {
-        self.0.settle();
+        self.0.abandon();
     }
 }
 

@@ -102,16 +102,14 @@ impl<G: Guard + ?Sized> Guard for Arc<G> {
 #[derive(Debug)]
 struct Seat<G: Guard> {
     guard: G,
-    pass: Option<G::Pass>,
-    stage: Stage,
+    stage: Stage<G::Pass>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Stage {
+#[derive(Debug)]
+enum Stage<P> {
     /// The call has not asked yet.
     Outside,
-    /// The call has a pass.
-    Inside,
+    Inside(P),
     Refused(Refused),
     /// The call is over.
     Past,
@@ -119,48 +117,42 @@ enum Stage {
 
 impl<G: Guard> Seat<G> {
     const fn new(guard: G) -> Self {
-        Self { guard, pass: None, stage: Stage::Outside }
+        Self { guard, stage: Stage::Outside }
+    }
+
+    const fn is_inside(&self) -> bool {
+        matches!(self.stage, Stage::Inside(_))
     }
 
     #[inline]
     fn enter(&mut self) {
-        match self.guard.enter() {
-            Ok(pass) => {
-                self.pass = Some(pass);
-                self.stage = Stage::Inside;
-            }
-            Err(refused) => self.stage = Stage::Refused(refused),
-        }
+        self.stage = self.guard.enter().map_or_else(Stage::Refused, Stage::Inside);
     }
 
     /// Goes inside, if it is not yet. Pending for ever once the call is over.
     #[inline]
     fn poll_enter(&mut self) -> Poll<Result<(), Refused>> {
-        match self.stage {
-            Stage::Inside => Poll::Ready(Ok(())),
+        let refused = match self.stage {
+            Stage::Inside(_) => return Poll::Ready(Ok(())),
             Stage::Outside => match self.guard.enter() {
                 Ok(pass) => {
-                    self.pass = Some(pass);
-                    self.stage = Stage::Inside;
-                    Poll::Ready(Ok(()))
+                    self.stage = Stage::Inside(pass);
+                    return Poll::Ready(Ok(()));
                 }
-                Err(refused) => {
-                    self.stage = Stage::Past;
-                    Poll::Ready(Err(refused))
-                }
+                Err(refused) => refused,
             },
-            Stage::Refused(refused) => {
-                self.stage = Stage::Past;
-                Poll::Ready(Err(refused))
-            }
-            Stage::Past => Poll::Pending,
-        }
+            Stage::Refused(refused) => refused,
+            Stage::Past => return Poll::Pending,
+        };
+        self.stage = Stage::Past;
+        Poll::Ready(Err(refused))
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self, ending: Ending) {
-        self.stage = Stage::Past;
-        if let Some(pass) = self.pass.take() {
+        if self.is_inside()
+            && let Stage::Inside(pass) = std::mem::replace(&mut self.stage, Stage::Past)
+        {
             self.guard.leave(pass, ending);
         }
     }
@@ -175,7 +167,7 @@ impl<G: Guard> Seat<G> {
 impl<G: Guard> Drop for Seat<G> {
     #[inline]
     fn drop(&mut self) {
-        if let Stage::Inside = self.stage {
+        if self.is_inside() {
             self.abandon(Ending::Cancelled);
         }
     }
@@ -227,7 +219,7 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
     pub(crate) fn begin(guard: G, judge: J, start: impl FnOnce() -> F) -> Self {
         let mut seat = Seat::new(guard);
         seat.enter();
-        let future = if let Stage::Inside = seat.stage {
+        let future = if seat.is_inside() {
             let unwinding = Unwinding(&mut seat);
             let future = start();
             unwinding.came_back();
@@ -242,7 +234,7 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
     pub(crate) fn shut(guard: G, judge: J, shut: Refused) -> Self {
         let mut seat = Seat::new(guard);
         seat.enter();
-        if let Stage::Inside = seat.stage {
+        if seat.is_inside() {
             seat.abandon(Ending::Cancelled);
             seat.stage = Stage::Refused(shut);
         }
