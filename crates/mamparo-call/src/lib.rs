@@ -6,6 +6,7 @@
 //! - [`dependency`], [`builder`]: what you hold, and how it is made.
 //! - `driver`: the loop that carries out the machine's steps; `gate`: the shared policies and the queue's wakers; `running`: an attempt's
 //!   own code; `race`: hedged attempts.
+//! - [`policy`]: each policy alone, around any future; [`tower`]: all of them as layers.
 //! - [`context`]: the deadline and the ids that travel with a request.
 //! - [`deadline`]: a limit on any future, whose timer is made by the first wait.
 //! - [`classify`], [`error`]: errors are asked, not guessed, and one enum says how a call ended.

@@ -9,7 +9,7 @@
 //!
 //! | feature (all on) | module | what it brings |
 //! |---|---|---|
-//! | – | [`call`] | a [`call::Dependency`] with its policies, for any future |
+//! | – | [`call`] | a [`call::Dependency`] with its policies, for any future; each policy alone ([`call::policy`]), and all of them as tower layers ([`call::tower`]) |
 //! | – | [`core`] | the state machines, without a runtime |
 //! | – | [`topology`] | `mamparo.toml`, every mistake reported at once |
 //! | `http` | `http` | a client per dependency, server layers, problem+json |

@@ -50,3 +50,40 @@ pub(crate) use retry::{Attempts, Next};
 pub use retry::{RetryPolicy, Retrying};
 pub use throttle::ThrottlePolicy;
 pub use timeout::{Timed, TimeoutPolicy};
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mamparo_core::call::breaker::BreakerConfig;
+    use mamparo_core::call::bulkhead::BulkheadConfig;
+    use mamparo_core::call::retry::Retry;
+    use mamparo_core::outcome::Repeatable;
+
+    use super::*;
+    use crate::CallError;
+    use crate::clock::tests::READINGS;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_success_that_is_there_at_once_reads_no_clock() {
+        let bulkhead = BulkheadPolicy::new(BulkheadConfig::default());
+        let breaker = BreakerPolicy::new(BreakerConfig::default());
+        let retry = RetryPolicy::new(Retry::default());
+        let limit = TimeoutPolicy::new(Duration::from_millis(700));
+        let before = READINGS.get();
+        let attempt = |_| limit.call(async { Ok::<_, CallError<()>>(7) });
+        let call = bulkhead.call(breaker.call(retry.call(Repeatable::Idempotent, attempt)));
+        assert!(matches!(call.await, Ok(7)));
+        assert_eq!(READINGS.get() - before, 0);
+    }
+
+    #[test]
+    fn futures_stay_small_enough_to_be_moved() {
+        let breaker = BreakerPolicy::new(BreakerConfig::default());
+        let bulkhead = BulkheadPolicy::new(BulkheadConfig::default());
+        let ready = std::future::ready(Ok::<_, CallError<()>>(()));
+        assert!(size_of_val(&breaker.call(ready)) <= 128);
+        let ready = std::future::ready(Ok::<_, CallError<()>>(()));
+        assert!(size_of_val(&bulkhead.call(ready)) <= 112);
+    }
+}
