@@ -11,6 +11,7 @@ use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 
 use crate::builder::{BuildError, DependencyBuilder};
+use crate::detached::Detachable;
 use crate::explain::Explanation;
 use crate::gate::Gate;
 use crate::snapshot::Snapshot;
@@ -91,8 +92,8 @@ impl Dependency {
         Arc::clone(&self.gate)
     }
 
-    pub(crate) fn from_gate(gate: Gate) -> Self {
-        Self { gate: Arc::new(gate) }
+    pub(crate) const fn from_shared(gate: Arc<Gate>) -> Self {
+        Self { gate }
     }
 
     /// The dependency's name, as in logs and metrics.
@@ -180,5 +181,31 @@ impl Dependency {
         Fut: Future<Output = Result<T, E>>,
     {
         driver::call(&self.gate, repeatable, operation)
+    }
+
+    /// [`Dependency::call`] whose attempts are not cancelled when their time is over or their caller
+    /// goes away: with [`DependencyBuilder::detached`] they go on in the background to their end. For
+    /// work that must not stop half-way. What they come to is counted (`mamparo_detached_total`) and
+    /// changes neither the call nor the circuit; the slot of the call is free again.
+    ///
+    /// Each attempt is boxed. A panic is never detached.
+    ///
+    /// # Errors
+    /// As [`Dependency::call`].
+    pub fn call_detached<T, E, F, Fut>(
+        &self,
+        repeatable: Repeatable,
+        mut operation: F,
+    ) -> impl Future<Output = Result<T, CallError<E>>>
+    where
+        T: Send + 'static,
+        E: Classify + Send + 'static,
+        F: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let gate = &self.gate;
+        driver::call(gate, repeatable, move |attempt| {
+            Detachable::new(Arc::clone(gate), operation(attempt))
+        })
     }
 }

@@ -19,13 +19,22 @@ use mamparo_core::rng::Rng;
 use mamparo_core::time::Moment;
 
 use crate::counters::Stripe;
+use crate::detached::{Background, Spawner};
 use crate::explain::Explanation;
 use crate::observe::Observer;
 use crate::snapshot::Snapshot;
 use crate::{clock, observe};
 
-/// Called on each change of a breaker, outside of any lock.
-pub(crate) type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
+type OnChange = Arc<dyn Fn(&Change) + Send + Sync>;
+
+/// What a user hands in.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    /// Called on each change of a breaker, outside of any lock.
+    pub(crate) on_change: Option<OnChange>,
+    /// Runs what goes on in the background.
+    pub(crate) spawner: Option<Spawner>,
+}
 
 /// Plan, policies and counters of one dependency.
 pub(crate) struct Gate {
@@ -34,7 +43,9 @@ pub(crate) struct Gate {
     pub(crate) name: Arc<str>,
     pub(crate) observer: Observer,
     pub(crate) policies: Policies,
-    on_change: Option<OnChange>,
+    /// Where detached attempts go on.
+    pub(crate) background: Option<Background>,
+    hooks: Hooks,
     /// Who waits for which ticket; at most as many as the queue is long.
     wakers: Mutex<BTreeMap<Ticket, Waker>>,
     /// Held while the gauge of the breaker is set.
@@ -42,12 +53,25 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn new(plan: Plan, on_change: Option<OnChange>) -> Self {
+    pub(crate) fn new(plan: Plan, hooks: Hooks) -> Self {
+        let observer = Observer::new(&plan);
+        Self::observed(plan, hooks, observer)
+    }
+
+    /// One of many that count under the same name.
+    pub(crate) fn keyed(plan: Plan, hooks: Hooks) -> Self {
+        let observer = Observer::keyed(&plan);
+        Self::observed(plan, hooks, observer)
+    }
+
+    fn observed(plan: Plan, hooks: Hooks, observer: Observer) -> Self {
+        let background = hooks.spawner.clone().zip(plan.detached);
         Self {
             name: Arc::from(plan.dependency.as_str()),
-            observer: Observer::new(&plan),
+            observer,
             policies: Policies::new(&plan),
-            on_change,
+            background: background.map(|(spawner, max)| Background::new(spawner, max)),
+            hooks,
             wakers: Mutex::default(),
             showing: Mutex::default(),
             plan,
@@ -178,7 +202,7 @@ impl Gate {
     /// A hook looks on: its panic must neither end the call nor, while a panicking call unwinds, the
     /// process.
     fn call_hook(&self, change: &Change) {
-        if let Some(hook) = &self.on_change
+        if let Some(hook) = &self.hooks.on_change
             && std::panic::catch_unwind(AssertUnwindSafe(|| hook(change))).is_err()
         {
             observe::hook_panicked(&self.plan, change);
@@ -198,7 +222,9 @@ impl Gate {
         let queued = self.policies.bulkhead.as_ref().map_or(0, Bulkhead::queued);
         let state = breaker.map(|breaker| breaker.phase(now));
         let open = state == Some(breaker::Phase::Open);
+        let detached = self.background.as_ref().map_or(0, Background::running);
         Snapshot {
+            detached: u64::from(detached),
             breaker: state,
             reopens_in: breaker.and_then(|b| b.refuses(now)).filter(|_| open),
             window_failures: breaker.map_or(0, |breaker| breaker.counts(now).failed),

@@ -8,6 +8,8 @@
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_hedges_total` | counter | `service`, `dependency` |
 //! | `mamparo_retry_budget_spent_total` | counter | `service`, `dependency` |
+//! | `mamparo_detached_running` | gauge, where attempts are detached | `service`, `dependency` |
+//! | `mamparo_detached_total` | counter | `service`, `dependency`, `outcome` |
 //! | `mamparo_concurrency_limit` | gauge, where the limit is adaptive | `service`, `dependency` |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_transaction_retries_total` | counter | `transaction` |
@@ -47,6 +49,10 @@ const RETRIES: &str = "mamparo_retries_total";
 const HEDGES: &str = "mamparo_hedges_total";
 /// Calls whose retry the budget did not allow.
 const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
+/// Attempts that go on in the background now.
+const DETACHED_RUNNING: &str = "mamparo_detached_running";
+/// Detached attempts by outcome; `cut-off` when the background was full.
+const DETACHED: &str = "mamparo_detached_total";
 /// Most calls in flight, where the limit is adaptive.
 const LIMIT: &str = "mamparo_concurrency_limit";
 /// Repeated database transactions.
@@ -84,27 +90,47 @@ pub(crate) struct Observer {
     openings: Series,
     breaker_state: metrics::Gauge,
     limit: metrics::Gauge,
+    detached_running: metrics::Gauge,
 }
 
 impl Observer {
     pub(crate) fn new(plan: &Plan) -> Self {
+        Self::with_gauges(plan, true)
+    }
+
+    /// The observer of one of many that count under the same name: it has no gauges, which they would
+    /// take from each other.
+    pub(crate) fn keyed(plan: &Plan) -> Self {
+        Self::with_gauges(plan, false)
+    }
+
+    fn with_gauges(plan: &Plan, gauges: bool) -> Self {
         let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
         let breaker_state = match plan.breaker {
-            Some(_) => metrics::gauge!(
+            Some(_) if gauges => metrics::gauge!(
                 BREAKER_STATE, "service" => service.clone(), "dependency" => dependency.clone()
             ),
-            None => metrics::Gauge::noop(),
+            Some(_) | None => metrics::Gauge::noop(),
         };
         breaker_state.set(f64::from(breaker::Phase::Closed.gauge()));
         let limit = match plan.adaptive {
-            Some(adaptive) => {
+            Some(adaptive) if gauges => {
                 let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
                 let limit =
                     metrics::gauge!(LIMIT, "service" => service, "dependency" => dependency);
                 limit.set(f64::from(adaptive.initial));
                 limit
             }
-            None => metrics::Gauge::noop(),
+            Some(_) | None => metrics::Gauge::noop(),
+        };
+        let detached_running = match plan.detached {
+            Some(_) if gauges => {
+                let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+                metrics::gauge!(
+                    DETACHED_RUNNING, "service" => service, "dependency" => dependency
+                )
+            }
+            Some(_) | None => metrics::Gauge::noop(),
         };
         Self {
             counters: Counters::new(),
@@ -120,6 +146,7 @@ impl Observer {
             openings: Series::default(),
             breaker_state,
             limit,
+            detached_running,
         }
     }
 
@@ -228,6 +255,7 @@ impl Observer {
             window_failures: 0,
             in_flight: calls.saturating_sub(ended).saturating_sub(queued),
             queued,
+            detached: 0,
             calls,
             succeeded,
             gave_up,
@@ -265,6 +293,35 @@ impl Observer {
             retry_after_ms = retry_after.map(millis),
             "call refused"
         );
+    }
+
+    /// An attempt goes on in the background, one of `running`.
+    pub(crate) fn detached(&self, plan: &Plan, running: u32) {
+        self.show_detached(running);
+        let (service, dependency) = (&plan.service, &plan.dependency);
+        tracing::warn!(service, dependency, running, "attempt detached");
+    }
+
+    /// Shows how many attempts go on in the background by now.
+    pub(crate) fn show_detached(&self, running: u32) {
+        self.detached_running.set(f64::from(running));
+    }
+
+    /// The background is full: the attempt was cut off after all.
+    #[expect(clippy::unused_self, reason = "said of this dependency, like its neighbours")]
+    pub(crate) fn not_detached(&self, plan: &Plan) {
+        detached_ended(plan, "cut-off");
+        let (service, dependency) = (&plan.service, &plan.dependency);
+        tracing::warn!(service, dependency, "attempt cut off: too many are detached");
+    }
+
+    /// A detached attempt ended.
+    #[expect(clippy::unused_self, reason = "said of this dependency, like its neighbours")]
+    pub(crate) fn detached_ended(&self, plan: &Plan, failure: Option<Failure>) {
+        let outcome = failure.map_or("success", |failure| Outcome::of_kind(failure.kind).name());
+        detached_ended(plan, outcome);
+        let (service, dependency) = (&plan.service, &plan.dependency);
+        tracing::info!(service, dependency, outcome, "detached attempt ended");
     }
 
     /// Shows the breaker's state.
@@ -334,12 +391,7 @@ impl Outcome {
     /// `None` for what ends no attempt.
     const fn of(event: Event) -> Option<Self> {
         match event {
-            Event::Failed { failure: Failure { kind, .. }, .. } => Some(match kind {
-                Kind::Transient => Self::Transient,
-                Kind::Permanent => Self::Permanent,
-                Kind::Unknown => Self::Unknown,
-                Kind::Neutral => Self::Neutral,
-            }),
+            Event::Failed { failure, .. } => Some(Self::of_kind(failure.kind)),
             Event::TimedOut { .. } => Some(Self::Timeout),
             Event::Panicked { .. } => Some(Self::Panic),
             // Counted as what it cuts off.
@@ -351,6 +403,15 @@ impl Outcome {
             | Event::CircuitOpened
             | Event::Succeeded { .. }
             | Event::WaitOver => None,
+        }
+    }
+
+    const fn of_kind(kind: Kind) -> Self {
+        match kind {
+            Kind::Transient => Self::Transient,
+            Kind::Permanent => Self::Permanent,
+            Kind::Unknown => Self::Unknown,
+            Kind::Neutral => Self::Neutral,
         }
     }
 
@@ -366,6 +427,14 @@ impl Outcome {
             Self::Cancelled => "cancelled",
         }
     }
+}
+
+fn detached_ended(plan: &Plan, outcome: &'static str) {
+    let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+    metrics::counter!(
+        DETACHED, "service" => service, "dependency" => dependency, "outcome" => outcome
+    )
+    .increment(1);
 }
 
 fn retrying(plan: &Plan, attempt: u32, after: Duration, cause: Event) {

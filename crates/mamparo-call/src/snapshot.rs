@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub in_flight: u64,
     /// Calls that wait for a slot of the bulkhead.
     pub queued: u64,
+    /// Attempts that go on in the background, without a caller.
+    pub detached: u64,
     /// Calls begun.
     pub calls: u64,
     /// Calls that gave a value.

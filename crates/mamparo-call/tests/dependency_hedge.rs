@@ -1,7 +1,5 @@
 //! A second attempt beside a slow one: the first value counts, the rest is settled.
 
-#![expect(clippy::expect_used, reason = "helpers of tests end the test")]
-
 mod support;
 
 use std::cell::{Cell, RefCell};

@@ -1,11 +1,7 @@
 //! A million calls under virtual time, while the dependency slows down, dies and comes back and callers
 //! hang up: no attempt begins after its caller's deadline, and at the end nothing is held.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::expect_used,
-    reason = "the set is owned by its test, which joins it; helpers of tests end the test"
-)]
+#![expect(clippy::disallowed_methods, reason = "the set is owned by its test, which joins it")]
 
 mod support;
 

@@ -119,3 +119,6 @@ pub const HEDGES_MAX: u32 = 3;
 /// Over which time latencies are observed for hedges, unless the plan says so: long enough for a 99th
 /// percentile at a few calls a second, short enough to notice a slow replica.
 pub const LATENCY_WINDOW: Duration = Duration::from_secs(60);
+
+/// Most attempts of one dependency that go on without a caller. More than this is a leak.
+pub const DETACHED_MAX: u32 = 1_000;

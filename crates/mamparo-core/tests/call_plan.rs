@@ -41,6 +41,7 @@ fn a_sound_plan_has_no_mistakes_and_prints_every_value() {
          \x20 hedge            none\n\
          \x20 breaker          5 failures in 10s, open for 30s, 1 probe(s) within 30s\n\
          \x20 attempt timeout  700ms\n\
+         \x20 detached         none\n\
          \x20 latency          none\n"
     );
     assert_eq!(Plan::new("mail").validate(), []);

@@ -61,6 +61,8 @@ pub static METRICS: &[Metric] = &[
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_hedges_total", "Attempts sent beside one that took long"),
     counter("mamparo_retry_budget_spent_total", "Retries that the budget did not allow"),
+    gauge("mamparo_detached_running", "Attempts that go on without a caller"),
+    counter("mamparo_detached_total", "Attempts that went on without a caller, by outcome"),
     gauge("mamparo_concurrency_limit", "Most calls in flight, where the limit is adaptive"),
     counter("mamparo_refusals_total", "Calls refused before anything was sent, by reason"),
     counter("mamparo_transaction_retries_total", "Database transactions repeated in process"),

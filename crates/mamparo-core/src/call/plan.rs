@@ -51,6 +51,9 @@ pub struct Plan {
     pub throttle: Option<ThrottleConfig>,
     /// Refuses the least important calls when the bulkhead fills up. Default none.
     pub shed: Option<ShedConfig>,
+    /// Most attempts that go on in the background when their time is over or their caller is gone, for
+    /// calls that ask for it. Default none: they are cancelled.
+    pub detached: Option<u32>,
 }
 
 impl Plan {
@@ -72,6 +75,7 @@ impl Plan {
             rate_limit: None,
             throttle: None,
             shed: None,
+            detached: None,
         }
     }
 

@@ -41,6 +41,9 @@ pub(super) fn mistakes(plan: &Plan) -> Vec<Mistake> {
             "needs a bulkhead, whose slots are the capacity that it goes by".into()
         });
     }
+    if let Some(detached) = plan.detached {
+        mistakes.range("detached", detached, 1, limits::DETACHED_MAX);
+    }
     mistakes.into_vec()
 }
 

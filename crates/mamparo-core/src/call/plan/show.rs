@@ -38,6 +38,8 @@ impl fmt::Display for Plan {
         row("hedge", self.hedge.as_ref().map_or(none, |hedge| hedge))?;
         row("breaker", self.breaker.as_ref().map_or(none, |breaker| breaker))?;
         row("attempt timeout", &limit(self.attempt_timeout))?;
+        let detached = self.detached.map(|max| format!("{max} at a time"));
+        row("detached", detached.as_ref().map_or(none, |detached| detached))?;
         row("latency", latency.as_ref().map_or(none, |latency| latency))
     }
 }
