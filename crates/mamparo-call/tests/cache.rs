@@ -1,6 +1,6 @@
 //! Remembered answers: how old they are, when they stand in, and one call for all who wait.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::expect_used, reason = "what tests share fails by panicking")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Lesser answers: where they stand in, and that they say what they are.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "what tests share fails by panicking")]
 
 mod support;
 

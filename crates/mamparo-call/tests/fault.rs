@@ -1,6 +1,6 @@
 //! Faults on purpose: what they do to a call, and what they don't.
 
-#![expect(clippy::expect_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::expect_used, reason = "what tests share fails by panicking")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! A dependency that fails, really or on purpose, and what its caller still answers.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "what tests share fails by panicking")]
 
 mod common;
 
