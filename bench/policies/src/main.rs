@@ -39,7 +39,10 @@ fn run(words: &[&str]) -> Result<Value, String> {
             let rounds = rounds.parse();
             take_times(&cases, rounds.map_err(|_| "read the number of rounds".to_owned())?)
         }
-        _ => Err("understand: say `names`, `instructions`, `one NAME CALLS` or `time ROUNDS`".to_owned()),
+        _ => {
+            Err("understand: say `names`, `instructions`, `one NAME CALLS` or `time ROUNDS`"
+                .to_owned())
+        }
     }
 }
 
