@@ -362,3 +362,24 @@ async fn of_several_copies_the_first_value_counts_and_the_last_error() {
     });
     assert_eq!(answer.await, Err(GuardError::Inner(3)));
 }
+
+/// A service may panic before there is a future.
+#[tokio::test(start_paused = true)]
+async fn policies_c20_a_service_that_panics_in_its_call_settles_every_layer() {
+    let (bulkhead, breaker) = (one_slot(), half_open().await);
+    let mut service = ServiceBuilder::new()
+        .layer(BulkheadLayer::new(bulkhead.clone()))
+        .layer(BreakerLayer::new(breaker.clone()))
+        .service(service_fn(|works: bool| {
+            assert!(works, "a bug of the service");
+            Work(0, End::Works).run()
+        }));
+    poll_fn(|cx| service.poll_ready(cx)).await.expect("ready");
+    let panicked = catch_unwind(AssertUnwindSafe(|| drop(service.call(false))));
+    panicked.expect_err("it panicked");
+    assert_eq!((bulkhead.in_flight(), breaker.phase()), (0, Phase::Open));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    poll_fn(|cx| service.poll_ready(cx)).await.expect("ready");
+    service.call(true).await.expect("both are usable");
+    assert_eq!(breaker.phase(), Phase::Closed);
+}

@@ -100,13 +100,15 @@ impl<G: Guard + ?Sized> Guard for Arc<G> {
 
 /// One call's place at a guard. However the call ends, the guard is told, and told once.
 #[derive(Debug)]
-struct Seat<G: Guard> {
+pub(crate) struct Seat<G: Guard> {
     guard: G,
     stage: Stage<G::Pass>,
+    /// Does code run now whose unwinding would drop this?
+    pub(crate) panics: bool,
 }
 
 #[derive(Debug)]
-enum Stage<P> {
+pub(crate) enum Stage<P> {
     /// The call has not asked yet.
     Outside,
     Inside(P),
@@ -116,16 +118,17 @@ enum Stage<P> {
 }
 
 impl<G: Guard> Seat<G> {
-    const fn new(guard: G) -> Self {
-        Self { guard, stage: Stage::Outside }
+    pub(crate) const fn new(guard: G) -> Self {
+        Self { guard, stage: Stage::Outside, panics: false }
     }
 
-    const fn is_inside(&self) -> bool {
+    pub(crate) const fn is_inside(&self) -> bool {
         matches!(self.stage, Stage::Inside(_))
     }
 
+    /// Asks the guard.
     #[inline]
-    fn enter(&mut self) {
+    pub(crate) fn enter(&mut self) {
         self.stage = self.guard.enter().map_or_else(Stage::Refused, Stage::Inside);
     }
 
@@ -168,7 +171,7 @@ impl<G: Guard> Drop for Seat<G> {
     #[inline]
     fn drop(&mut self) {
         if self.is_inside() {
-            self.abandon(Ending::Cancelled);
+            self.abandon(if self.panics { Ending::Panicked } else { Ending::Cancelled });
         }
     }
 }
@@ -201,9 +204,9 @@ pin_project! {
     {
         // In this order: what runs inside ends before its seat is given up.
         #[pin]
-        future: Option<F>,
-        seat: Seat<G>,
-        judge: J,
+        pub(crate) future: Option<F>,
+        pub(crate) seat: Seat<G>,
+        pub(crate) judge: J,
     }
 }
 
@@ -212,22 +215,6 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
     /// these; for a [`Guard`] of one's own.
     pub const fn new(guard: G, judge: J, future: F) -> Self {
         Self { future: Some(future), seat: Seat::new(guard), judge }
-    }
-
-    /// Asks the guard at once, and begins with `start` only when it lets through.
-    #[inline(always)]
-    pub(crate) fn begin(guard: G, judge: J, start: impl FnOnce() -> F) -> Self {
-        let mut seat = Seat::new(guard);
-        seat.enter();
-        let future = if seat.is_inside() {
-            let unwinding = Unwinding(&mut seat);
-            let future = start();
-            unwinding.came_back();
-            Some(future)
-        } else {
-            None
-        };
-        Self { future, seat, judge }
     }
 
     /// Never begins. Asks the guard all the same, so that the refusal is counted where it can be.

@@ -39,6 +39,7 @@ pub use breaker::{BreakerPass, BreakerPolicy};
 pub use bulkhead::{BulkheadPolicy, Slotted};
 pub(crate) use bulkhead::{Place, SlotUnwinding};
 pub use error::{GuardError, Refused, RetryError, TimeoutError};
+pub(crate) use guard::Seat;
 pub use guard::{Ending, Guard, Guarded};
 pub use hedge::{HedgePolicy, Hedged};
 pub(crate) use hedge::{Pace, Race, poll_copies};

@@ -144,8 +144,10 @@ impl<P: Borrow<TimeoutPolicy>, F> Timed<P, F> {
     pub(crate) fn begin(policy: P, start: impl FnOnce() -> F) -> Self {
         let mut span = Span::Unknown;
         policy.borrow().admit(&mut span);
-        let future = if matches!(span, Span::TooLate) { None } else { Some(start()) };
-        Self { future, timer: None, policy, span }
+        if let Span::TooLate = span {
+            return Self { future: None, timer: None, policy, span };
+        }
+        Self { future: Some(start()), timer: None, policy, span }
     }
 }
 

@@ -61,19 +61,17 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let mut place = Place::new(self.policy.clone());
         place.enter();
-        let step = if place.is_inside() {
-            let unwinding = SlotUnwinding(&mut place);
-            let future = self.inner.call(request);
-            unwinding.came_back();
-            Step::Running { future }
-        } else if place.is_queued() {
+        if place.is_inside() {
+            // Should the service panic, its place goes back as it is dropped.
+            return SlottedCall { step: Step::Running { future: self.inner.call(request) }, place };
+        }
+        let waiting = if place.is_queued() {
             let fresh = self.inner.clone();
-            let ready = std::mem::replace(&mut self.inner, fresh);
-            Step::Waiting { waiting: Some((ready, request)) }
+            Some((std::mem::replace(&mut self.inner, fresh), request))
         } else {
-            Step::Waiting { waiting: None }
+            None
         };
-        SlottedCall { step, place }
+        SlottedCall { step: Step::Waiting { waiting }, place }
     }
 }
 

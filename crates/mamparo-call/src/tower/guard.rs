@@ -6,7 +6,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::policy::{
-    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused,
+    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused, Seat,
     ThrottlePolicy, Unjudged,
 };
 
@@ -89,9 +89,18 @@ where
     #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
         let (guard, judge) = (self.guard.clone(), self.judge.clone());
-        match self.shut.take() {
-            None => Guarded::begin(guard, judge, || self.inner.call(request)),
-            Some(shut) => Guarded::shut(guard, judge, shut),
+        if let Some(shut) = self.shut.take() {
+            return Guarded::shut(guard, judge, shut);
         }
+        let mut seat = Seat::new(guard);
+        seat.enter();
+        if !seat.is_inside() {
+            return Guarded { future: None, seat, judge };
+        }
+        // Made in its place: a future can be large, and to move it is not for nothing.
+        seat.panics = true;
+        let mut begun = Guarded { future: Some(self.inner.call(request)), seat, judge };
+        begun.seat.panics = false;
+        begun
     }
 }
