@@ -59,10 +59,7 @@ impl Host {
 }
 
 fn reason(step: Step) -> Option<Refusal> {
-    match step {
-        Step::Reject { reason, .. } => Some(reason),
-        _ => None,
-    }
+    if let Step::Reject { reason, .. } = step { Some(reason) } else { None }
 }
 
 fn failed(number: u32) -> Event {
