@@ -18,39 +18,64 @@ const HEAD: &str = "\
 # What a call costs, counted by callgrind: instructions per call, the inner call and the loop included
 # (`base.bare`). `cargo xtask bench gate` fails when a row is more than 3 % above; when that is meant,
 # `cargo xtask bench gate --bless` writes this file anew. Counts depend on the compiler: bless after
-# its update, and look at what moved.
+# its update, and look at what moved. [missed] is written by hand: goals of docs/benchmarks.md that the
+# counts miss, and why.
 ";
 
-/// What the file holds: instructions per call by row.
-pub(super) type Baseline = BTreeMap<String, f64>;
+/// What the file holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Baseline {
+    /// Instructions per call by row.
+    instructions: BTreeMap<String, f64>,
+    /// Goals that are known to be missed, each with its reason. Written by hand: a goal is given up by
+    /// somebody who says why, never by a tool.
+    missed: BTreeMap<String, String>,
+}
 
 /// Reads the text of the file.
 ///
 /// # Errors
-/// When it is not what [`write`] makes.
+/// When it is not what [`Baseline::text`] makes.
 pub(super) fn parse(text: &str) -> Result<Baseline, String> {
     let table: toml::Table = text.parse().map_err(|error| format!("parse {FILE}: {error}"))?;
-    let rows = table.get("instructions").and_then(|rows| rows.as_table());
-    let rows = rows.ok_or_else(|| format!("parse {FILE}: it has no [instructions]"))?;
-    let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|n| n as f64));
-    rows.iter()
-        .map(|(name, value)| {
-            let number = number(value).ok_or_else(|| format!("parse {FILE}: {name} is no number"));
-            Ok((name.clone(), number?))
-        })
-        .collect()
+    let rows = |key: &str| table.get(key).and_then(|rows| rows.as_table()).into_iter().flatten();
+    let mut baseline = Baseline::default();
+    for (name, value) in rows("instructions") {
+        let number = value.as_float().or(value.as_integer().map(|number| number as f64));
+        let number = number.ok_or_else(|| format!("parse {FILE}: {name} is no number"))?;
+        baseline.instructions.insert(name.clone(), number);
+    }
+    for (goal, reason) in rows("missed") {
+        let reason = reason.as_str().filter(|reason| !reason.is_empty());
+        let reason =
+            reason.ok_or_else(|| format!("parse {FILE}: {goal} is missed for no reason"))?;
+        baseline.missed.insert(goal.clone(), reason.to_owned());
+    }
+    Ok(baseline)
 }
 
-/// The text of the file for `figures`.
-#[must_use]
-pub(super) fn write(figures: &Figures) -> String {
-    let mut text = format!("{HEAD}\n[instructions]\n");
-    for (name, count) in figures.instructions.iter().filter(|(name, _)| is_kept(name)) {
+impl Baseline {
+    /// The same reasons with the counts of `figures`.
+    pub(super) fn renewed(self, figures: &Figures) -> Self {
+        let kept = figures.instructions.iter().filter(|(name, _)| is_kept(name));
         // Whole instructions: what is behind the point comes from rare turns of a window.
-        let line = writeln!(text, "\"{name}\" = {count:.0}");
-        line.ok();
+        let instructions = kept.map(|(name, count)| (name.clone(), count.round())).collect();
+        Self { instructions, ..self }
     }
-    text
+
+    /// The text of the file.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!("{HEAD}\n[missed]\n");
+        for (goal, reason) in &self.missed {
+            // A String takes whatever is written to it.
+            writeln!(text, "\"{goal}\" = \"{reason}\"").ok();
+        }
+        text.push_str("\n[instructions]\n");
+        for (name, count) in &self.instructions {
+            writeln!(text, "\"{name}\" = {count:.0}").ok();
+        }
+        text
+    }
 }
 
 fn is_kept(name: &str) -> bool {
@@ -58,11 +83,25 @@ fn is_kept(name: &str) -> bool {
 }
 
 /// What `figures` do wrong, one line each; empty when the gate is open.
-#[must_use]
 pub(super) fn findings(baseline: &Baseline, figures: &Figures) -> Vec<String> {
+    let mut found = dearer(&baseline.instructions, figures);
+    for outcome in judge(GOALS, figures).iter().filter(|outcome| outcome.goal.is_count()) {
+        let key = key(outcome);
+        match (outcome.met(), baseline.missed.get(&key)) {
+            (false, None) => found.push(missed(outcome)),
+            (true, Some(_)) => {
+                found.push(format!("goal {key} is met by now: take it from [missed] of {FILE}"));
+            }
+            (true, None) | (false, Some(_)) => {}
+        }
+    }
+    found
+}
+
+fn dearer(kept: &BTreeMap<String, f64>, figures: &Figures) -> Vec<String> {
     let mut found = Vec::new();
     for (name, count) in figures.instructions.iter().filter(|(name, _)| is_kept(name)) {
-        match baseline.get(name) {
+        match kept.get(name) {
             None => found.push(format!("{name}: {count:.0} instructions, not in {FILE}")),
             Some(kept) if *count > kept * STEP + 0.5 => found.push(format!(
                 "{name}: {count:.0} instructions, {kept:.0} in {FILE} ({:+.1} %)",
@@ -71,28 +110,23 @@ pub(super) fn findings(baseline: &Baseline, figures: &Figures) -> Vec<String> {
             Some(_) => {}
         }
     }
-    for name in baseline.keys().filter(|name| !figures.instructions.contains_key(*name)) {
+    for name in kept.keys().filter(|name| !figures.instructions.contains_key(*name)) {
         found.push(format!("{name}: in {FILE} and no longer measured"));
-    }
-    for outcome in judge(GOALS, figures).iter().filter(|outcome| outcome.goal.is_count()) {
-        if !outcome.met() {
-            found.push(missed(outcome));
-        }
     }
     found
 }
 
+/// How the file names a goal.
+fn key(outcome: &Outcome) -> String {
+    format!("{} {}", outcome.goal.number, outcome.goal.about)
+}
+
 fn missed(outcome: &Outcome) -> String {
-    let goal = &outcome.goal;
+    let (key, must) = (key(outcome), outcome.goal.must);
     let row = outcome.row.as_deref().unwrap_or("no row");
     match outcome.value {
-        Some(value) => {
-            format!(
-                "goal {} ({}): {value:.2} in {row}, must be {}",
-                goal.number, goal.about, goal.must
-            )
-        }
-        None => format!("goal {} ({}): {row} was not measured", goal.number, goal.about),
+        Some(value) => format!("goal {key}: {value:.2} in {row}, must be {must}"),
+        None => format!("goal {key}: {row} was not measured"),
     }
 }
 
@@ -104,46 +138,64 @@ pub(super) fn slack(baseline: &Baseline, figures: &Figures) -> Vec<String> {
         let count = count(name)?;
         (count * STEP + 0.5 < *kept).then(|| format!("{name}: {count:.0}, {kept:.0} in {FILE}"))
     };
-    baseline.iter().filter_map(row).collect()
+    baseline.instructions.iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const BREAKER: &str = "mamparo.breaker.failures";
+
     fn figures(count: f64) -> Figures {
         let mut figures = Figures::default();
-        figures.add_instructions("mamparo.breaker.failures", count);
+        figures.add_instructions(BREAKER, count);
         figures.add_instructions("tr.stack", 4_000.0);
         figures
     }
 
-    /// Findings about rows, without those about goals of rows that are not there.
-    fn rows(baseline: &Baseline, figures: &Figures) -> Vec<String> {
-        let found = findings(baseline, figures).into_iter();
-        found.filter(|line| !line.starts_with("goal")).collect()
+    fn blessed(count: f64) -> Baseline {
+        let baseline = Baseline::default().renewed(&figures(count));
+        let read = parse(&baseline.text()).expect("what was written");
+        assert_eq!(read, baseline);
+        read
     }
 
     #[test]
     fn a_step_of_three_percent_passes_and_more_does_not() {
-        let baseline = parse(&write(&figures(100.0))).expect("what was written");
-        assert_eq!(baseline.len(), 1, "peers are not kept: {baseline:?}");
-        assert_eq!(rows(&baseline, &figures(103.0)), [""; 0]);
-        let found = rows(&baseline, &figures(104.0));
+        let Baseline { instructions: kept, .. } = blessed(100.0);
+        assert_eq!(kept.len(), 1, "peers are not kept: {kept:?}");
+        assert_eq!(dearer(&kept, &figures(103.0)), [""; 0]);
+        let found = dearer(&kept, &figures(104.0));
         assert!(found[0].contains("104 instructions, 100 in") && found[0].contains("+4.0 %"));
-        assert_eq!(slack(&baseline, &figures(99.0)), [""; 0]);
-        assert_eq!(slack(&baseline, &figures(80.0)).len(), 1);
+        assert_eq!(slack(&blessed(100.0), &figures(99.0)), [""; 0]);
+        assert_eq!(slack(&blessed(100.0), &figures(80.0)).len(), 1);
     }
 
     #[test]
-    fn new_and_lost_rows_are_found_and_bars_hold_whatever_was_blessed() {
-        let baseline = parse(&write(&figures(100.0))).expect("what was written");
-        assert!(rows(&Baseline::new(), &figures(1.0))[0].contains("not in"));
-        assert!(rows(&baseline, &Figures::default())[0].contains("no longer measured"));
-        let dear = figures(900.0);
-        let blessed = parse(&write(&dear)).expect("what was written");
-        let found = findings(&blessed, &dear);
-        assert!(found.iter().any(|line| line.contains("must be ≤ 200")), "{found:?}");
-        assert!(parse("[other]").is_err() && parse("instructions = 3").is_err());
+    fn new_and_lost_rows_are_found() {
+        assert!(dearer(&BTreeMap::new(), &figures(1.0))[0].contains("not in"));
+        let kept = blessed(100.0).instructions;
+        assert!(dearer(&kept, &Figures::default())[0].contains("no longer measured"));
+    }
+
+    #[test]
+    fn a_goal_is_missed_only_with_a_reason_and_only_as_long_as_it_is() {
+        let goal = "6 breaker by default: instructions";
+        let about = |baseline: &Baseline, count| {
+            let found = findings(baseline, &figures(count)).into_iter();
+            found.filter(|line| line.contains(goal)).collect::<Vec<_>>()
+        };
+        let strict = blessed(900.0);
+        assert!(
+            about(&strict, 900.0)[0].contains("900.00 in mamparo.breaker.failures, must be ≤ 200")
+        );
+        let text = format!("[missed]\n\"{goal}\" = \"the clock\"\n");
+        let given_up = parse(&text).expect("a reason").renewed(&figures(900.0));
+        assert_eq!(about(&given_up, 900.0), [""; 0]);
+        assert!(about(&given_up, 150.0)[0].contains("is met by now"));
+        assert!(given_up.text().contains("the clock"), "blessing keeps what people wrote");
+        assert!(parse(&text.replace("the clock", "")).is_err());
+        assert!(parse("instructions = { a = \"b\" }").is_err());
     }
 }

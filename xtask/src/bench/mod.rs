@@ -45,7 +45,7 @@ pub fn policies(root: &Path, quick: bool, json: Option<&Path>) -> Result<bool, S
 }
 
 /// Counts instructions and allocations of our own rows and holds them against the committed file and
-/// the goals. With `bless`, writes the file instead of reading it.
+/// the goals. With `bless`, writes the counts into the file first.
 ///
 /// # Errors
 /// When something could not be built, run, read or written; when valgrind is missing.
@@ -55,13 +55,14 @@ pub fn gate(root: &Path, bless: bool) -> Result<bool, String> {
     let mut figures = Figures::default();
     bench.count(&mut figures)?;
     let file = root.join(baseline::FILE);
+    let text = std::fs::read_to_string(&file)
+        .map_err(|error| format!("read {}: {error}", baseline::FILE))?;
+    let mut baseline = baseline::parse(&text)?;
     if bless {
-        let write = std::fs::write(&file, baseline::write(&figures));
+        baseline = baseline.renewed(&figures);
+        let write = std::fs::write(&file, baseline.text());
         write.map_err(|error| format!("write {}: {error}", baseline::FILE))?;
     }
-    let text = std::fs::read_to_string(&file)
-        .map_err(|error| format!("read {}: {error}\nhint: --bless writes it", baseline::FILE))?;
-    let baseline = baseline::parse(&text)?;
     for line in baseline::slack(&baseline, &figures) {
         println!("note: cheaper by now, `cargo xtask bench gate --bless` keeps it so: {line}");
     }
@@ -101,7 +102,10 @@ impl<'a> Bench<'a> {
         let step =
             in_target(root, Step::cargo("build the benchmarks", &format!("{build}{features}")));
         if !step.run(root)? {
-            return Err("build the benchmarks: see above".to_owned());
+            return Err("build the benchmarks: see above\n\
+                hint: when only bench/Cargo.lock is behind, \
+                `cargo metadata --manifest-path bench/Cargo.toml` brings it up to date"
+                .to_owned());
         }
         Ok(Self { root, target: root.join("target") })
     }
