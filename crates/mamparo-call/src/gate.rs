@@ -69,7 +69,7 @@ impl Gate {
         Self {
             name: Arc::from(plan.dependency.as_str()),
             observer,
-            policies: Policies::new(&plan),
+            policies: Policies::new(&plan, clock::entropy().next_u64()),
             background: background.map(|(spawner, max)| Background::new(spawner, max)),
             hooks,
             wakers: Mutex::default(),

@@ -48,6 +48,27 @@ async fn a_timeout_of_an_unsafe_operation_is_not_repeated() {
     assert!(clock::now().since(before) < millis(705));
 }
 
+/// What instances of a service do: the same history at the same time, and no trial in step.
+#[tokio::test(start_paused = true)]
+async fn instances_whose_circuits_open_together_try_apart() {
+    let mut open_times = Vec::new();
+    for _ in 0..8 {
+        let config = BreakerConfig { open_jitter: 0.5, ..touchy(1) };
+        let catalog = catalog().breaker(config).retry(1, Backoff::default()).build();
+        let catalog = catalog.expect("sound");
+        let fails = |_: Attempt| async { Err::<(), _>(Broken(Failure::TRANSIENT)) };
+        catalog.call(Repeatable::Idempotent, fails).await.expect_err("down");
+        let CallError::Refused { retry_after, .. } =
+            catalog.call(Repeatable::Idempotent, fails).await.expect_err("open")
+        else {
+            panic!("an open circuit refuses");
+        };
+        open_times.push(retry_after.expect("known"));
+    }
+    open_times.sort_unstable();
+    assert!(open_times.windows(2).all(|two| two[0] < two[1]), "{open_times:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn policies_c24_the_callers_deadline_ends_attempts_and_waits() {
     let catalog = catalog().retry(100, Backoff::default()).build().expect("sound");

@@ -46,7 +46,7 @@ struct Host {
 
 impl Host {
     fn new(plan: &Plan) -> Self {
-        Self { policies: Policies::new(plan), rng: SeededRng::new(1), hits: Vec::new() }
+        Self { policies: Policies::new(plan, 1), rng: SeededRng::new(1), hits: Vec::new() }
     }
 
     fn tell(&mut self, call: &mut Pipeline, now: Moment, event: Event) -> Told {

@@ -41,7 +41,7 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
     let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
     let config = BreakerConfig { trip, ..BreakerConfig::default() };
     let plan = Plan { breaker: Some(config), ..Plan::new("catalog") };
-    let policies = Policies::new(&plan);
+    let policies = Policies::new(&plan, 1);
     let call = || Pipeline::new(Repeatable::Idempotent, None);
     let mut first = call();
     tell(&policies, &mut first, at(0), Event::Start);
@@ -66,7 +66,7 @@ fn policies_c09_callers_that_are_refused_end_a_trial_that_hangs() {
 fn a_budget_and_the_callers_deadline_end_a_call_whichever_is_nearer() {
     let plan = Plan { budget: Some(Duration::from_millis(300)), ..Plan::new("catalog") };
     for (caller, expected) in [(None, 300), (Some(900), 300), (Some(200), 200)] {
-        let policies = Policies::new(&plan);
+        let policies = Policies::new(&plan, 1);
         let mut call = Pipeline::new(Repeatable::Idempotent, caller.map(at));
         let (step, _) = tell(&policies, &mut call, at(0), Event::Start);
         assert!(matches!(step, Step::Attempt { until: Some(until), .. } if until == at(expected)));
@@ -83,7 +83,7 @@ fn a_granted_waiter_of_a_circuit_that_opens_hands_its_slot_on() {
         bulkhead: Some(BulkheadConfig::new(1, 2)),
         ..Plan::new("catalog")
     };
-    let policies = Policies::new(&plan);
+    let policies = Policies::new(&plan, 1);
     let call = || Pipeline::new(Repeatable::Idempotent, None);
     let (mut failing, mut granted, mut next) = (call(), call(), call());
     tell(&policies, &mut failing, at(0), Event::Start);
@@ -105,7 +105,7 @@ fn whole(attempts: &[End]) -> Failure {
     let backoff = Backoff::default();
     let retry = Retry { attempts: u32::try_from(attempts.len()).unwrap_or(1), backoff };
     let plan = Plan { retry, ..Plan::new("psp") };
-    let policies = Policies::new(&plan);
+    let policies = Policies::new(&plan, 1);
     let mut call = Pipeline::new(Repeatable::Keyed, None);
     let (mut step, _) = tell(&policies, &mut call, at(0), Event::Start);
     for (number, end) in (1..).zip(attempts) {

@@ -55,10 +55,11 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// Fresh policies for `plan`.
+    /// Fresh policies for `plan`. `seed` spreads the open times of the breaker: draw it at random, or
+    /// all instances of a service try in step ([`Breaker::with_seed`]); a fixed one replays a simulation.
     #[must_use]
-    pub fn new(plan: &Plan) -> Self {
-        let breaker = plan.breaker.map(Breaker::new);
+    pub fn new(plan: &Plan, seed: u64) -> Self {
+        let breaker = plan.breaker.map(|config| Breaker::with_seed(config, seed));
         let latency = plan.latency_window().map(Latency::new);
         let adaptive = plan.adaptive.map(AdaptiveLimit::new);
         Self {
