@@ -363,9 +363,9 @@ proptest! {
             } else {
                 let admission = held.swap_remove(pick.index(held.len()));
                 let health = [Health::Good, Health::Bad, Health::Silent][usize::from(action) - 2];
-                let told = breaker.tell(at(now), admission, health);
-                if told.event == Event::Returned && breaker.phase(at(now)) == Phase::HalfOpen {
-                    generation_probes -= 1;
+                let probe = u32::from(admission.is_probe());
+                if breaker.tell(at(now), admission, health).event == Event::Returned {
+                    generation_probes -= probe;
                 }
             }
             if breaker.phase(at(now)) == Phase::HalfOpen {

@@ -226,3 +226,20 @@ fn an_order_is_named_as_such() {
          taken back"
     );
 }
+
+/// "The last trial failed" is said of trials that failed, and only until one passes.
+#[test]
+fn trials_that_failed_are_counted_until_one_passes_or_somebody_orders() {
+    let reopened = |breaker: &Breaker, now| breaker.explain(now).reopened;
+    let breaker = opened();
+    assert_eq!(reopened(&breaker, at(0)), 0, "no trial yet");
+    call(&breaker, at(30), Health::Bad);
+    assert_eq!(reopened(&breaker, at(30)), 1);
+    call(&breaker, at(60), Health::Good);
+    assert_eq!(reopened(&breaker, at(60)), 0, "the circuit is closed");
+    let breaker = opened();
+    let probe = breaker.ask(at(30)).admission.expect("a place");
+    breaker.force_open(at(31));
+    assert_eq!(reopened(&breaker, at(31)), 0, "an order is no trial that failed");
+    assert_eq!(breaker.tell(at(32), probe, Health::Bad).event, Event::Stale);
+}

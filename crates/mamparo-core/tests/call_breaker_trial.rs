@@ -109,6 +109,60 @@ fn a_slow_probe_counts_as_the_rule_for_slow_calls_says() {
     assert_eq!(call(&three_are_too_many, at(30), slow), Event::ProbeFailed);
 }
 
+/// Enough succeed, but one more slow probe would be too many: it is not decided yet.
+#[test]
+fn a_share_of_successes_does_not_decide_before_slowness_is_out_of_reach() {
+    let slow_rate = Some(SlowRate { slower_than: SECOND, rate: 0.75 });
+    let trip = Trip::Rate { failure_rate: None, slow_rate, min_calls: 1, over: Over::Calls(10) };
+    let config = BreakerConfig { trip, probes: 4, probe_success: 0.5, ..BreakerConfig::default() };
+    let slow = Verdict { took: Some(SECOND * 2), ..Verdict::from(Good) };
+    let opened = || {
+        let breaker = Breaker::new(config);
+        assert_eq!(call(&breaker, at(0), slow), Event::Tripped);
+        let events = [slow, slow].map(|verdict| call(&breaker, at(30), verdict));
+        assert_eq!(events, [Event::ProbePassed; 2]);
+        breaker
+    };
+    assert_eq!(call(&opened(), at(30), slow), Event::ProbeFailed);
+    let breaker = opened();
+    assert_eq!(call(&breaker, at(30), Good), Event::ProbePassed, "the fourth may be slow");
+    assert_eq!(call(&breaker, at(30), Good), Event::ProbesPassed);
+}
+
+/// A share of nothing asks for one success all the same, whether probes or time decide.
+#[test]
+fn a_trial_without_a_success_closes_nothing() {
+    let breaker = trial(2, 0.0);
+    assert_eq!(call(&breaker, at(30), Bad), Event::ProbeMissed);
+    assert_eq!(breaker.phase(at(60)), Phase::Open);
+    assert_eq!(call(&trial(2, 0.0), at(30), Good), Event::ProbesPassed);
+}
+
+/// The half-open time measures how long probes take. A circuit that waited for a caller, because the
+/// first one left without a verdict or an order was taken back at night, owes its first probe all of it.
+#[test]
+fn policies_c09_a_probe_has_its_whole_time_however_long_nobody_called() {
+    for probes in [1, 2] {
+        let left = trial(probes, 1.0);
+        assert_eq!(call(&left, at(30), Silent), Event::Returned);
+        let ordered = trial(probes, 1.0);
+        ordered.force_open(at(1));
+        ordered.automatic(at(30));
+        for breaker in [left, ordered] {
+            let held: Vec<_> = (0..probes).map(|_| admit(&breaker, at(90))).collect();
+            assert_eq!(breaker.ask(at(90)).admission, Err(SECOND), "the probes are under way");
+            assert_eq!(breaker.refuses(at(119)), Some(SECOND));
+            assert_eq!(breaker.look(at(119)).change, None);
+            assert_eq!(breaker.phase(at(119)), Phase::HalfOpen);
+            assert_eq!(breaker.phase(at(120)), Phase::Open, "now they hang");
+            for probe in held {
+                breaker.tell(at(119), probe, Good);
+            }
+            assert_eq!(breaker.phase(at(119)), Phase::Closed);
+        }
+    }
+}
+
 #[test]
 fn policies_c09_those_that_have_ended_decide_when_the_time_is_over() {
     for (verdicts, to) in [

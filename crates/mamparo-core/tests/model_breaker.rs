@@ -225,6 +225,32 @@ fn the_time_of_one_trial_is_never_taken_for_that_of_another() {
     });
 }
 
+/// A probe leaves without a verdict long after the trial began, and the next one takes its place with a
+/// time of its own: nobody in between takes it for one that hangs.
+#[test]
+fn the_time_of_one_probe_is_never_taken_for_that_of_the_next() {
+    check(|| {
+        let breaker = opened(rules()[0], 1);
+        let probe = breaker.ask(at(30_000)).admission.expect("a place");
+        let shared = Arc::new(breaker);
+        let parts: Vec<Part<Breaker, ()>> = vec![
+            Box::new(move |b| {
+                b.tell(at(59_999), probe, Health::Silent);
+                if let Ok(next) = b.ask(at(90_000)).admission {
+                    assert!(next.is_probe());
+                    let told = b.tell(at(90_001), next, Health::Good);
+                    assert_eq!(told.event, Event::ProbesPassed);
+                }
+            }),
+            Box::new(|b| match b.ask(at(59_999)).admission {
+                Ok(_) => {}
+                Err(after) => assert_eq!(after, Duration::from_secs(1)),
+            }),
+        ];
+        together(&shared, parts);
+    });
+}
+
 #[test]
 fn an_order_stands_whatever_happens_at_the_same_time() {
     for trip in rules() {

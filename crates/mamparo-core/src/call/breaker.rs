@@ -51,7 +51,7 @@ pub struct Breaker {
 ///
 /// The word is written last and read first, so whoever sees a word sees the times that belong to it,
 /// or later ones. Which of the two, a second look at the word tells: between two writes of the same
-/// time there is always a word of another generation.
+/// time there is always another word.
 struct Hot {
     word: AtomicU64,
     /// When the open time is over, in nanoseconds.
@@ -365,16 +365,15 @@ impl Breaker {
         if word == before {
             return;
         }
-        if word.generation() != before.generation() {
-            match &machine.state {
-                State::Closed => self.watch.renew(machine.generation),
-                State::Open { until } => {
-                    self.hot.0.open_until.store(until.nanos(), Ordering::Release);
-                }
-                State::HalfOpen { trial } => {
-                    let until = trial.since.plus(machine.config.half_open_max);
-                    self.hot.0.full_until.store(until.nanos(), Ordering::Release);
-                }
+        match &machine.state {
+            State::Closed if word.generation() == before.generation() => {}
+            State::Closed => self.watch.renew(machine.generation),
+            State::Open { until } => {
+                self.hot.0.open_until.store(until.nanos(), Ordering::Release);
+            }
+            State::HalfOpen { trial } => {
+                let until = trial.since.plus(machine.config.half_open_max);
+                self.hot.0.full_until.store(until.nanos(), Ordering::Release);
             }
         }
         self.hot.0.word.store(word.0, Ordering::Release);

@@ -75,8 +75,9 @@ pub struct BreakerConfig {
     /// Share of the probes that must succeed, `0.0 < share ≤ 1.0`. The circuit closes as soon as it
     /// can't be missed any more, and opens as soon as it can't be reached. Default 1: all.
     pub probe_success: f64,
-    /// How long a half-open circuit may wait for its probes. After that, the ones that have ended
-    /// decide; where none has, probes that still hang open it again. Default 30 s.
+    /// How long a half-open circuit may wait for its probes, from the first that is under way or has
+    /// ended with a verdict. After that, the ones that have ended decide; where none has, probes that
+    /// still hang open it again. Default 30 s.
     pub half_open_max: Duration,
 }
 

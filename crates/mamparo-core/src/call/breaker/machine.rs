@@ -80,7 +80,7 @@ impl Machine {
             }
             State::HalfOpen { trial } if trial.is_full() => Err(HALF_OPEN_RETRY_AFTER),
             State::HalfOpen { trial } => {
-                trial.begin();
+                trial.begin(now);
                 Ok(true)
             }
         };
@@ -200,7 +200,8 @@ impl Machine {
 
     fn grown(&self) -> Duration {
         let BreakerConfig { open_for, open_growth, open_max, .. } = self.config;
-        if self.reopened == 0 || open_growth <= 1.0 || open_growth.is_nan() {
+        // No time at all does not grow, and zero × infinity would be no number.
+        if self.reopened == 0 || open_growth <= 1.0 || open_growth.is_nan() || open_for.is_zero() {
             return open_for;
         }
         let times = open_growth.powi(i32::try_from(self.reopened).unwrap_or(i32::MAX));

@@ -8,6 +8,7 @@ use crate::time::Moment;
 /// A trial under way. It ends as soon as no probe that is still missing could change its outcome.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
+    /// When the first probe that may still decide went out, or the trial was called for.
     pub(super) since: Moment,
     pub(super) in_flight: u32,
     pub(super) passed: u32,
@@ -41,7 +42,12 @@ impl Trial {
         self.in_flight.saturating_add(self.ended()) >= self.probes
     }
 
-    pub(super) const fn begin(&mut self) {
+    /// A probe goes out. The half-open time runs from the first that may still decide: with none under
+    /// way and none that has ended, a wait of years says nothing about the dependency.
+    pub(super) const fn begin(&mut self, now: Moment) {
+        if self.in_flight == 0 && self.ended() == 0 {
+            self.since = now;
+        }
         self.in_flight = self.in_flight.saturating_add(1);
     }
 

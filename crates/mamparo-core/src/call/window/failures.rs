@@ -34,14 +34,21 @@ impl FailureRing {
             *oldest = now;
         }
         self.next = (self.next + 1) % self.failures;
-        self.count(now) as usize >= self.failures
+        // The oldest first: as a rule it is the one that has left, and no other need be looked at.
+        let (newer, older) = self.moments.split_at(self.next.min(self.moments.len()));
+        self.moments.len() == self.failures
+            && older.iter().chain(newer).all(|moment| self.holds(now, *moment))
     }
 
     /// Failures within the period that ends now.
     #[must_use]
     pub fn count(&self, now: Moment) -> u32 {
-        let inside = self.moments.iter().filter(|moment| now.since(**moment) < self.period);
+        let inside = self.moments.iter().filter(|moment| self.holds(now, **moment));
         u32::try_from(inside.count()).unwrap_or(u32::MAX)
+    }
+
+    fn holds(&self, now: Moment, moment: Moment) -> bool {
+        now.since(moment) < self.period
     }
 
     fn clear(&mut self) {
