@@ -197,3 +197,28 @@ fn a_smaller_limit_holds_for_whoever_asks_after_it() {
         scene.assert_empty();
     });
 }
+
+/// Whoever queues as the queue is taken away is in line or refused, never forgotten in between.
+#[test]
+fn policies_c16_a_shorter_queue_forgets_nobody_who_just_joined() {
+    for order in [Order::Fifo, Order::AdaptiveLifo] {
+        check(move || {
+            let before = BulkheadConfig { order, ..BulkheadConfig::new(1, 1) };
+            let after = BulkheadConfig { queue: 0, ..before };
+            let scene = Arc::new(Scene::of(before, 1));
+            let slot = scene.take();
+            let reloads: Part<Scene, ()> = Box::new(move |scene| {
+                assert!(scene.bulkhead.set_config(NOW, after).is_empty());
+            });
+            let joins: Part<Scene, ()> = Box::new(|scene| {
+                if let Entry::Queued { shed, .. } = scene.bulkhead.ask(NOW, EVER) {
+                    assert_eq!(shed, None, "nobody else is there");
+                    assert_eq!(scene.bulkhead.queued(), 1);
+                }
+            });
+            together(&scene, vec![reloads, joins]);
+            scene.run(slot);
+            scene.assert_empty();
+        });
+    }
+}

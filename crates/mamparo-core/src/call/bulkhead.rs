@@ -155,7 +155,10 @@ impl Bulkhead {
     /// Changes the limit, clamped to 1 to 100 000. A larger one grants slots at once; a smaller one
     /// takes none away: slots that come back are not handed on until fewer are taken than it allows.
     pub fn set_limit(&self, now: Moment, limit: u32) -> Woken {
-        let mut line = self.line();
+        self.set_limit_of(now, limit, &mut self.line())
+    }
+
+    fn set_limit_of(&self, now: Moment, limit: u32, line: &mut Line) -> Woken {
         self.update(|word| word.with_limit(limit));
         let mut woken = Woken::default();
         loop {
@@ -175,9 +178,12 @@ impl Bulkhead {
     /// Changes all settings at once, as [`Bulkhead::set_limit`] does with the limit. Nobody who waits
     /// loses the place because the queue got shorter.
     pub fn set_config(&self, now: Moment, config: BulkheadConfig) -> Woken {
+        // Under the lock, so that who queues up there finds the same queue at every look: one that was
+        // let in by the longer queue would else join a line that the shorter one has no place in.
+        let mut line = self.line();
         self.queue.store(config.queue.min(BULKHEAD_QUEUE_MAX), Ordering::Relaxed);
         self.adaptive_lifo.store(config.order == Order::AdaptiveLifo, Ordering::Relaxed);
-        self.set_limit(now, config.limit)
+        self.set_limit_of(now, config.limit, &mut line)
     }
 
     /// Slots taken, those of granted but not yet claimed tickets included.
