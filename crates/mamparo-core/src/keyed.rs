@@ -62,6 +62,9 @@ impl<V: Dispensable> Dispensable for Arc<V> {
 /// The map is kept in up to 32 parts of at least 64 keys, each with an equal portion of `keys_max`. A
 /// part can be full a little before the whole is; below 128 keys there is one part, and the bound is
 /// exact.
+///
+/// Of a key's code, `Eq` and `Clone` run under the lock of a part and must not ask the map; keys and
+/// values are dropped outside of it.
 #[derive(Debug)]
 pub struct Keyed<K, V> {
     shards: Box<[Part<K, V>]>,
@@ -122,7 +125,9 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         let mut shard = self.shard(hash);
         if let Some(value) = shard.find(hash, key) {
             let answer = act(value);
-            shard.tick(now);
+            let gone = shard.tick(now);
+            drop(shard);
+            drop(gone);
             return answer;
         }
         drop(shard);
@@ -143,12 +148,14 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         Q: Hash + Eq + ?Sized,
     {
         debug_assert!(owned.borrow() == key, "the key to keep is the one that was asked for");
+        // Declared first, so that what is forgotten ends after the lock.
+        let mut gone = Vec::new();
         let mut shard = self.shard(hash);
-        shard.sweep(now);
+        gone.extend(shard.sweep(now));
         if let Some(value) = shard.find(hash, key) {
             return act(value);
         }
-        if shard.make_room(now) {
+        if shard.make_room(now, &mut gone) {
             return act(shard.push(hash, owned, value));
         }
         drop(shard);

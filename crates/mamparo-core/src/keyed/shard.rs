@@ -34,7 +34,7 @@ pub(super) struct Shard<K, V> {
 }
 
 #[derive(Debug)]
-struct Entry<K, V> {
+pub(super) struct Entry<K, V> {
     hash: u64,
     next: u32,
     /// Asked for since the hand was here last.
@@ -117,7 +117,8 @@ impl<K, V> Shard<K, V> {
         }
     }
 
-    fn remove(&mut self, at: usize) {
+    /// Takes an entry out. It is the caller's to drop, outside of the lock: a key is a user's code.
+    fn remove(&mut self, at: usize) -> Entry<K, V> {
         let after = self.row[at].next;
         self.point(at, after);
         let last = self.row.len() - 1;
@@ -125,7 +126,7 @@ impl<K, V> Shard<K, V> {
             // The last entry fills the hole.
             self.point(last, at as u32);
         }
-        self.row.swap_remove(at);
+        self.row.swap_remove(at)
     }
 
     /// Lets whatever points at the entry `from` point at `to`.
@@ -147,32 +148,34 @@ impl<K, V> Shard<K, V> {
 }
 
 impl<K, V: Dispensable> Shard<K, V> {
-    /// Counts a call, and moves the hand when it is time to.
-    pub(super) fn tick(&mut self, now: Moment) {
+    /// Counts a call, and moves the hand when it is time to. Answers with what is forgotten.
+    pub(super) fn tick(&mut self, now: Moment) -> Option<Entry<K, V>> {
         self.rest -= 1;
-        if self.rest == 0 {
-            self.rest = CALLS_A_STEP;
-            self.sweep(now);
+        if self.rest > 0 {
+            return None;
         }
+        self.rest = CALLS_A_STEP;
+        self.sweep(now)
     }
 
     /// Moves the hand by one entry. It goes when it is idle and was not asked for during a round.
-    pub(super) fn sweep(&mut self, now: Moment) {
+    pub(super) fn sweep(&mut self, now: Moment) -> Option<Entry<K, V>> {
         if self.hand >= self.row.len() {
             self.hand = 0;
         }
-        let Some(entry) = self.row.get_mut(self.hand) else { return };
+        let entry = self.row.get_mut(self.hand)?;
         if std::mem::take(&mut entry.touched) || entry.value.keep(now) != Keep::Idle {
             self.hand += 1;
-        } else {
-            // What fills the hole is looked at next.
-            self.remove(self.hand);
+            return None;
         }
+        // What fills the hole is looked at next.
+        Some(self.remove(self.hand))
     }
 
     /// Is there room for one more? Where the part is full, the next [`CANDIDATES`] are looked at: those
-    /// that are idle go, else the one that can best be spared; false when all of them are in use.
-    pub(super) fn make_room(&mut self, now: Moment) -> bool {
+    /// that are idle go, else the one that can best be spared; false when all of them are in use. What
+    /// goes is added to `gone`.
+    pub(super) fn make_room(&mut self, now: Moment, gone: &mut Vec<Entry<K, V>>) -> bool {
         if self.row.len() < self.keys_max {
             return true;
         }
@@ -186,7 +189,7 @@ impl<K, V: Dispensable> Shard<K, V> {
             let Some(entry) = self.row.get(at) else { break };
             match entry.value.keep(now) {
                 // What fills the hole is looked at next.
-                Keep::Idle => self.remove(at),
+                Keep::Idle => gone.push(self.remove(at)),
                 Keep::Nearest(rank) => {
                     if nearest.is_none_or(|(least, _)| rank < least) {
                         nearest = Some((rank, at));
@@ -199,7 +202,7 @@ impl<K, V: Dispensable> Shard<K, V> {
         if self.row.len() == full
             && let Some((_, at)) = nearest
         {
-            self.remove(at);
+            gone.push(self.remove(at));
         }
         self.row.len() < full
     }
