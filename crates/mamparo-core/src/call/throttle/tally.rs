@@ -47,7 +47,7 @@ impl Tally {
     /// The number of the present part. The first is one window in, so that the zero of a fresh word is
     /// too old to count.
     fn number(&self, now: Moment) -> u64 {
-        now.nanos() / self.length + PARTS as u64
+        (now.nanos() / self.length).saturating_add(PARTS as u64)
     }
 
     pub(super) fn counts(&self, now: Moment) -> Counts {
