@@ -35,7 +35,7 @@ struct Host {
 impl Host {
     fn new(plan: &Plan) -> Self {
         assert_eq!(plan.validate(), []);
-        Self { policies: Policies::new(plan), rng: SeededRng::new(7) }
+        Self { policies: Policies::new(plan, 1), rng: SeededRng::new(7) }
     }
 
     fn tell(&mut self, call: &mut Pipeline, now: Moment, event: Event) -> Told {
