@@ -16,13 +16,33 @@ pub struct Explanation {
     pub plan: Plan,
     /// Why the circuit is as it is; `None` without a breaker.
     pub breaker: Option<breaker::Explanation>,
-    /// Retries and hedges that are left, and the most there can be; `None` without a budget.
-    pub retry_budget: Option<(u64, u64)>,
-    /// Slots taken, slots in all, and callers that wait; `None` without a bulkhead.
-    pub bulkhead: Option<(u32, u32, u32)>,
+    /// What is left of the retry budget; `None` without one.
+    pub retry_budget: Option<BudgetLeft>,
+    /// The bulkhead's slots; `None` without one.
+    pub bulkhead: Option<Slots>,
     /// The attempt timeout that the observed latency asks for, or why there is no advice; `None`
     /// where latency is not observed.
     pub timeout: Option<Result<Advice, NoAdvice>>,
+}
+
+/// What is left of a retry budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetLeft {
+    /// Retries and hedges that may be sent now.
+    pub left: u64,
+    /// Most that can be saved up.
+    pub capacity: u64,
+}
+
+/// The slots of a bulkhead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// Taken by calls that run, waits between their attempts included.
+    pub taken: u32,
+    /// There are in all.
+    pub limit: u32,
+    /// Callers that wait for one.
+    pub queued: u32,
 }
 
 impl Explanation {
@@ -34,11 +54,12 @@ impl Explanation {
             retry_budget: policies
                 .retry_budget
                 .as_ref()
-                .map(|budget| (budget.left(), budget.capacity())),
-            bulkhead: policies
-                .bulkhead
-                .as_ref()
-                .map(|bulkhead| (bulkhead.in_flight(), bulkhead.limit(), bulkhead.queued())),
+                .map(|budget| BudgetLeft { left: budget.left(), capacity: budget.capacity() }),
+            bulkhead: policies.bulkhead.as_ref().map(|bulkhead| Slots {
+                taken: bulkhead.in_flight(),
+                limit: bulkhead.limit(),
+                queued: bulkhead.queued(),
+            }),
             timeout: policies
                 .latency
                 .as_ref()
@@ -53,10 +74,10 @@ impl fmt::Display for Explanation {
         if let Some(breaker) = &self.breaker {
             write!(f, "\n  circuit          {breaker}")?;
         }
-        if let Some((left, capacity)) = self.retry_budget {
+        if let Some(BudgetLeft { left, capacity }) = self.retry_budget {
             write!(f, "\n  retry budget     {left} of {capacity} retries and hedges left")?;
         }
-        if let Some((taken, limit, queued)) = self.bulkhead {
+        if let Some(Slots { taken, limit, queued }) = self.bulkhead {
             write!(f, "\n  bulkhead         {taken} of {limit} slots taken, {queued} waiting")?;
         }
         match &self.timeout {
