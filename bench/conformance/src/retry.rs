@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
-use mamparo_call::Repeatable;
 use mamparo_call::policy::RetryPolicy;
+use mamparo_call::{Repeatable, clock};
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
@@ -152,9 +152,9 @@ fn tower_waits(attempt: u32) -> Vec<Duration> {
             for _ in 1..attempt.min(LATE) {
                 drop(backoff.next_backoff());
             }
-            let start = tokio::time::Instant::now();
+            let start = clock::now();
             backoff.next_backoff().await;
-            start.elapsed()
+            clock::now().since(start)
         })
     };
     (0..SAMPLES).map(|_| draw()).collect()
@@ -187,13 +187,13 @@ fn ours_retry_after() -> Verdict {
 
 fn backon_retry_after() -> Verdict {
     let took = run(true, async {
-        let start = tokio::time::Instant::now();
+        let start = clock::now();
         let tries = AtomicU32::new(0);
         let call =
             || async { if tries.fetch_add(1, Ordering::SeqCst) == 0 { Err(Down) } else { Ok(()) } };
         let retried = call.retry(ExponentialBuilder::default());
         retried.adjust(|_, _| Some(Duration::from_secs(5))).await.ok();
-        start.elapsed()
+        clock::now().since(start)
     });
     Verdict::when(took.as_secs() == 5, "by a hook of the caller's")
 }

@@ -22,8 +22,11 @@ const SLOTS: usize = 64;
 /// Keys of every keyed limit.
 const KEYS: u64 = 10_000;
 
-/// Objects whose memory is of interest: name, and what makes one for good and says its inline size.
-pub const OBJECTS: &[(&str, fn() -> usize)] = ours::OBJECTS;
+/// Objects whose memory is of interest.
+pub const OBJECTS: &[Object] = ours::OBJECTS;
+
+/// Its name, and what makes it for good and says its inline size.
+pub type Object = (&'static str, fn() -> usize);
 
 /// Every row that this build has: ours, the primitives and tower; with the feature `peers` the rest.
 #[must_use]

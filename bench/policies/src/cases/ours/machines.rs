@@ -10,13 +10,13 @@ use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
 use mamparo_core::outcome::Health;
 use mamparo_core::time::Moment;
 
-use super::super::{KEYS, key_of};
+use super::super::{KEYS, Object, key_of};
 use super::{breaker, bulkhead, modes, rate};
 use crate::case::{Case, Expect, shared};
 use crate::work::Down;
 
 /// Objects whose memory is of interest, made and measured by the counting program.
-pub(in crate::cases) const OBJECTS: &[(&str, fn() -> usize)] = &[
+pub(in crate::cases) const OBJECTS: &[Object] = &[
     ("breaker.failures", || size_of_mode(FAILURES)),
     ("breaker.calls", || size_of_mode(CALLS)),
     ("breaker.time", || size_of_mode(TIME)),
