@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use mamparo_core::call::deadline::too_near;
 use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::outcome::{Kind, Repeatable};
 
@@ -50,6 +51,11 @@ where
             Decision::Again { after, paid: _ } => {
                 observe::transaction_repeated(what, attempt, after);
                 clock::sleep_until(now.plus(after)).await;
+                // A busy runtime wakes nobody to the millisecond.
+                let deadline = Context::current_deadline();
+                if deadline.is_some() && too_near(clock::now(), deadline) {
+                    return Err(error);
+                }
                 (attempt, waited) = (attempt + 1, after);
             }
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use mamparo_core::call::deadline::too_near;
 use mamparo_core::call::retry::{Decision, FailedAttempt, GiveUp, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, Withdrawal};
 use mamparo_core::outcome::{Failure, Repeatable};
@@ -23,9 +24,9 @@ use crate::policy::{ByError, Judge, Listener, PolicyEvent, RetryError};
 /// Attempts and the waits between them.
 ///
 /// What may be repeated is asked of each failure ([`Judge`]) and of the caller ([`Repeatable`]);
-/// refusals of own guards and errors that forbid it are not. No wait ends after the deadline of the
-/// current [`Context`](Request), and none begins that would. A first attempt that succeeds reads no
-/// clock.
+/// refusals of own guards and errors that forbid it are not. No wait begins that would end after the
+/// deadline of the current [`Context`](Request), and after one that was longer than asked for nothing is
+/// sent too late. A first attempt that succeeds reads no clock.
 ///
 /// ```
 /// # #[derive(Debug)] struct Down;
@@ -96,6 +97,7 @@ impl RetryPolicy {
     ) -> Retrying<&Self, ByError, Op, Fut>
     where
         Op: FnMut(u32) -> Fut,
+        Fut: Future,
     {
         self.call_judged(repeatable, ByError, operation)
     }
@@ -110,6 +112,7 @@ impl RetryPolicy {
     ) -> Retrying<&Self, J, Op, Fut>
     where
         Op: FnMut(u32) -> Fut,
+        Fut: Future,
     {
         let attempts = Attempts::new(self, repeatable);
         Retrying { step: Step::New, judge, operation, attempts }
@@ -135,7 +138,8 @@ pub(crate) struct Attempts<P: Borrow<RetryPolicy>> {
 #[derive(Debug)]
 pub(crate) enum Next<T, E> {
     Done(Result<T, RetryError<E>>),
-    Wait(Moment),
+    /// Another attempt at this moment, unless it is too late by then: what to end with in that case.
+    Wait(Moment, Result<T, E>),
 }
 
 impl<P: Borrow<RetryPolicy>> Attempts<P> {
@@ -211,8 +215,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
     ) -> Next<T, E> {
         let failure = failure.unwrap_or(Failure::PERMANENT);
         let now = clock::now();
-        let whole = self.earlier.map_or(failure, |earlier| failure.after(earlier));
-        self.earlier = Some(whole);
+        self.earlier = Some(self.earlier.map_or(failure, |earlier| failure.after(earlier)));
         let policy = self.shared();
         policy.ears.tell(|| PolicyEvent::Failed(failure));
         let failed = FailedAttempt {
@@ -227,16 +230,33 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
                 policy.ears.tell(|| PolicyEvent::Retrying { attempt: failed.number, after });
                 self.paid = paid;
                 self.waited = after;
-                Next::Wait(now.plus(after))
+                Next::Wait(now.plus(after), result)
             }
-            Decision::GiveUp(gave_up) => {
-                let attempts = failed.number;
-                policy.ears.tell(|| PolicyEvent::GaveUp { attempts, reason: gave_up });
-                self.over = true;
-                let stopped = |source| RetryError { source, attempts, gave_up, failure: whole };
-                Next::Done(result.map_err(stopped))
-            }
+            Decision::GiveUp(reason) => Next::Done(self.give_up(reason, result)),
         }
+    }
+
+    /// The wait is over. Was it so long that there is no time left for the attempt? A busy runtime
+    /// wakes nobody to the millisecond.
+    #[cold]
+    pub(crate) fn overslept(&self) -> bool {
+        let deadline = Request::current_deadline();
+        deadline.is_some() && too_near(clock::now(), deadline)
+    }
+
+    /// The end: nothing follows the last attempt.
+    #[cold]
+    pub(crate) fn give_up<T, E>(
+        &mut self,
+        gave_up: GiveUp,
+        last: Result<T, E>,
+    ) -> Result<T, RetryError<E>> {
+        let attempts = self.made;
+        self.shared().ears.tell(|| PolicyEvent::GaveUp { attempts, reason: gave_up });
+        self.give_back();
+        self.over = true;
+        let failure = self.earlier.unwrap_or(Failure::PERMANENT);
+        last.map_err(|source| RetryError { source, attempts, gave_up, failure })
     }
 }
 
@@ -252,10 +272,10 @@ impl<P: Borrow<RetryPolicy>> Drop for Attempts<P> {
 pin_project! {
     #[project = StepProjection]
     #[derive(Debug)]
-    enum Step<Fut> {
+    enum Step<Fut, Out> {
         New,
         Attempt { #[pin] future: Fut },
-        Wait { #[pin] timer: Option<Sleep>, until: Moment },
+        Wait { #[pin] timer: Option<Sleep>, until: Moment, last: Option<Out> },
     }
 }
 
@@ -266,9 +286,10 @@ pin_project! {
     pub struct Retrying<P, J, Op, Fut>
     where
         P: Borrow<RetryPolicy>,
+        Fut: Future,
     {
         #[pin]
-        step: Step<Fut>,
+        step: Step<Fut, Fut::Output>,
         judge: J,
         operation: Op,
         attempts: Attempts<P>,
@@ -290,7 +311,11 @@ where
         loop {
             match this.step.as_mut().project() {
                 StepProjection::New => {}
-                StepProjection::Attempt { .. } if this.attempts.is_over() => return Poll::Pending,
+                StepProjection::Attempt { .. } | StepProjection::Wait { .. }
+                    if this.attempts.is_over() =>
+                {
+                    return Poll::Pending;
+                }
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
                     match (this.judge.judge(&result), result) {
@@ -299,14 +324,23 @@ where
                             return Poll::Ready(Ok(value));
                         }
                         (failure, result) => match this.attempts.failed(failure, result) {
-                            Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
+                            Next::Wait(until, last) => {
+                                let (timer, last) = (None, Some(last));
+                                this.step.set(Step::Wait { timer, until, last });
+                            }
                             Next::Done(result) => return Poll::Ready(result),
                         },
                     }
                     continue;
                 }
-                StepProjection::Wait { timer, until } => {
+                StepProjection::Wait { timer, until, last } => {
                     ready!(wait(timer, *until, cx));
+                    if this.attempts.overslept()
+                        && let Some(last) = last.take()
+                    {
+                        let ended = this.attempts.give_up(GiveUp::DeadlineTooNear, last);
+                        return Poll::Ready(ended);
+                    }
                 }
             }
             let future = (this.operation)(this.attempts.begin());

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use mamparo_core::call::pipeline::GiveUp;
 use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
@@ -100,10 +101,10 @@ where
 pin_project! {
     #[project = StepProjection]
     #[derive(Debug)]
-    enum Step<Fut> {
+    enum Step<Fut, Out> {
         Attempt { #[pin] future: Fut },
-        Wait { #[pin] timer: Option<Sleep>, until: Moment },
-        Ready,
+        Wait { #[pin] timer: Option<Sleep>, until: Moment, last: Option<Out> },
+        Ready { last: Option<Out> },
     }
 }
 
@@ -116,7 +117,7 @@ pin_project! {
         P: Borrow<RetryPolicy>,
     {
         #[pin]
-        step: Step<S::Future>,
+        step: Step<S::Future, Result<S::Response, S::Error>>,
         service: S,
         // What the next attempt sends; `None` when it can't be had.
         spare: Option<R>,
@@ -146,7 +147,7 @@ where
         let mut this = self.project();
         loop {
             match this.step.as_mut().project() {
-                StepProjection::Attempt { .. } | StepProjection::Ready
+                StepProjection::Attempt { .. } | StepProjection::Ready { .. }
                     if this.attempts.is_over() =>
                 {
                     return Poll::Pending;
@@ -159,16 +160,27 @@ where
                             return Poll::Ready(Ok(value));
                         }
                         (failure, result) => match this.attempts.failed(failure, result) {
-                            Next::Wait(until) => this.step.set(Step::Wait { timer: None, until }),
+                            Next::Wait(until, last) => {
+                                let (timer, last) = (None, Some(last));
+                                this.step.set(Step::Wait { timer, until, last });
+                            }
                             Next::Done(result) => return Poll::Ready(result),
                         },
                     }
                 }
-                StepProjection::Wait { timer, until } => {
+                StepProjection::Wait { timer, until, last } => {
                     ready!(wait(timer, *until, cx));
-                    this.step.set(Step::Ready);
+                    let last = last.take();
+                    this.step.set(Step::Ready { last });
                 }
-                StepProjection::Ready => {
+                StepProjection::Ready { last } => {
+                    // Looked at before the service is asked: a readiness is not thrown away.
+                    if this.attempts.overslept()
+                        && let Some(last) = last.take()
+                    {
+                        let ended = this.attempts.give_up(GiveUp::DeadlineTooNear, last);
+                        return Poll::Ready(ended);
+                    }
                     if let Err(error) = ready!(this.service.poll_ready(cx)) {
                         return Poll::Ready(Err(this.attempts.unready(error)));
                     }

@@ -1,0 +1,140 @@
+//! What a free-standing retry does at the edges of its time: nothing is sent too late, and nothing is
+//! kept of what was not sent.
+
+mod support;
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+
+use mamparo_call::policy::{PolicyEvent, RetryPolicy};
+use mamparo_call::tower::{Cloned, RetryLayer};
+use mamparo_call::{Context as Request, Failure, Repeatable, clock, retry_in_process};
+use mamparo_core::backoff::{Backoff, Jitter};
+use mamparo_core::call::retry::{GiveUp, Retry};
+use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
+use support::{Broken, millis};
+use tower::{Service, ServiceBuilder, service_fn};
+
+const DOWN: Broken = Broken(Failure::TRANSIENT);
+
+/// Three attempts, 100 ms apart.
+fn retry() -> Retry {
+    let backoff = Backoff { factor: 1.0, jitter: Jitter::None, ..Backoff::default() };
+    Retry { attempts: 3, backoff }
+}
+
+fn five() -> Arc<RetryBudget> {
+    Arc::new(RetryBudget::new(RetryBudgetConfig { ratio: 0.0, reserve: 5 }))
+}
+
+/// Polls it, which makes it wait; then nobody wakes it for `asleep`; then it is polled again. The
+/// caller waits for a second in all.
+async fn oversleeps<F: Future>(future: F, asleep: u64) -> Poll<F::Output> {
+    let context = Request::default().with_budget(clock::now(), millis(1_000));
+    let mut future = Box::pin(future);
+    let mut poll = async || {
+        let once = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx)));
+        context.clone().scope(once).await
+    };
+    assert!(poll().await.is_pending(), "it waits for the next attempt");
+    tokio::time::advance(millis(asleep)).await;
+    poll().await
+}
+
+/// Work that fails each time, and how often it was begun.
+fn down(sent: &AtomicU32) -> Result<(), Broken> {
+    sent.fetch_add(1, Ordering::SeqCst);
+    Err(DOWN)
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c24_a_retry_that_is_woken_too_late_is_not_sent() {
+    // Ten milliseconds are too little for an attempt, as in front of each one.
+    for (asleep, attempts) in [(100, 2), (989, 2), (990, 1), (1_000, 1), (60_000, 1)] {
+        let (sent, budget) = (AtomicU32::new(0), five());
+        let policy = RetryPolicy::new(retry()).with_budget(Arc::clone(&budget));
+        let call = policy.call(Repeatable::Idempotent, async |_| down(&sent));
+        let end = oversleeps(call, asleep).await;
+        assert_eq!(sent.load(Ordering::SeqCst), attempts, "after {asleep} ms");
+        if let Poll::Ready(end) = end {
+            let error = end.expect_err("it failed");
+            let said = (error.source, error.attempts, error.gave_up, error.failure);
+            assert_eq!(said, (DOWN, attempts, GiveUp::DeadlineTooNear, Failure::TRANSIENT));
+        }
+        // The call is over by now: what was not sent was not spent.
+        assert_eq!(budget.left(), 6 - u64::from(attempts), "after {asleep} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c24_nor_is_that_of_a_layer() {
+    for (asleep, attempts) in [(100, 2), (989, 2), (990, 1), (60_000, 1)] {
+        let (sent, budget) = (Arc::new(AtomicU32::new(0)), five());
+        let policy = RetryPolicy::new(retry()).with_budget(Arc::clone(&budget));
+        let counted = Arc::clone(&sent);
+        let mut service = ServiceBuilder::new()
+            .layer(RetryLayer::new(policy, Cloned(Repeatable::Idempotent)))
+            .service(service_fn(move |()| std::future::ready(down(&counted))));
+        poll_fn(|cx| service.poll_ready(cx)).await.expect("ready");
+        let end = oversleeps(service.call(()), asleep).await;
+        assert_eq!(sent.load(Ordering::SeqCst), attempts, "after {asleep} ms");
+        if let Poll::Ready(end) = end {
+            assert_eq!(end.expect_err("it failed").gave_up, GiveUp::DeadlineTooNear);
+        }
+        assert_eq!(budget.left(), 6 - u64::from(attempts), "after {asleep} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c24_nor_is_a_transaction() {
+    for (asleep, attempts) in [(989, 2), (990, 1), (60_000, 1)] {
+        let sent = AtomicU32::new(0);
+        let transaction = retry_in_process("order", retry(), async |_| down(&sent));
+        assert!(oversleeps(transaction, asleep).await.is_ready());
+        assert_eq!(sent.load(Ordering::SeqCst), attempts, "after {asleep} ms");
+    }
+}
+
+/// The judge called it a failure, and it is the last answer that there is.
+#[tokio::test(start_paused = true)]
+async fn a_value_that_was_taken_for_a_failure_is_handed_back_when_it_is_too_late() {
+    let policy = RetryPolicy::new(retry());
+    let busy = |result: &Result<u16, Broken>| result.is_ok().then_some(Failure::TRANSIENT);
+    let call = policy.call_judged(Repeatable::Idempotent, busy, async |_| Ok(503));
+    let Poll::Ready(end) = oversleeps(call, 60_000).await else { panic!("it is too late") };
+    assert_eq!(end.expect("the answer"), 503);
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c18_a_retry_that_has_ended_stays_silent() {
+    let context = Request::default().with_budget(clock::now(), millis(1_000));
+    let policy = RetryPolicy::new(retry());
+    let mut call = Box::pin(policy.call(Repeatable::Idempotent, async |_| Err::<(), _>(DOWN)));
+    for asleep in [60_000, 0, 0] {
+        let once = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx)));
+        let before = context.clone().scope(once).await;
+        assert!(before.is_pending(), "{asleep}");
+        if asleep > 0 {
+            tokio::time::advance(millis(asleep)).await;
+            let once = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx)));
+            assert!(context.clone().scope(once).await.is_ready());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_that_gives_up_says_so_once() {
+    let said = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&said);
+    let policy = RetryPolicy::new(retry()).listened_by(move |event: &PolicyEvent| {
+        if matches!(event, PolicyEvent::GaveUp { attempts: 1, reason: GiveUp::DeadlineTooNear }) {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let sent = AtomicU32::new(0);
+    let call = policy.call(Repeatable::Idempotent, async |_| down(&sent));
+    assert!(oversleeps(call, 60_000).await.is_ready());
+    assert_eq!(said.load(Ordering::SeqCst), 1);
+}
