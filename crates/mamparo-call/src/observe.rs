@@ -7,6 +7,7 @@
 //! | `mamparo_attempts_total` | counter | `service`, `dependency`, `outcome` |
 //! | `mamparo_retries_total` | counter | `service`, `dependency` |
 //! | `mamparo_hedges_total` | counter | `service`, `dependency` |
+//! | `mamparo_hedges_denied_total` | counter | `service`, `dependency`, `reason` |
 //! | `mamparo_retry_budget_spent_total` | counter | `service`, `dependency` |
 //! | `mamparo_detached_running` | gauge, where attempts are detached | `service`, `dependency` |
 //! | `mamparo_detached_total` | counter | `service`, `dependency`, `outcome` |
@@ -27,6 +28,7 @@ use std::time::Duration;
 use mamparo_core::call::breaker;
 use mamparo_core::call::fallback::Reason;
 use mamparo_core::call::fault::{FaultConfig, Injection, Instead};
+use mamparo_core::call::hedge::NoHedge;
 use mamparo_core::call::pipeline::{Event, GiveUp, Misfit, Move, Phase, Refusal, Step, Told};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::shed::{self, Criticality};
@@ -47,6 +49,8 @@ const ATTEMPTS: &str = "mamparo_attempts_total";
 const RETRIES: &str = "mamparo_retries_total";
 /// Attempts sent beside one that took long.
 const HEDGES: &str = "mamparo_hedges_total";
+/// Attempts that were due beside one that took long, and were not sent.
+const HEDGES_DENIED: &str = "mamparo_hedges_denied_total";
 /// Calls whose retry the budget did not allow.
 const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
 /// Attempts that go on in the background now.
@@ -85,6 +89,7 @@ pub(crate) struct Observer {
     attempts_failed: [Series; Outcome::ALL.len()],
     retries: Series,
     hedges: Series,
+    hedges_denied: [Series; NoHedge::ALL.len()],
     budget_spent: Series,
     refusals: [Series; Refusal::ALL.len()],
     openings: Series,
@@ -141,6 +146,7 @@ impl Observer {
             attempts_failed: Default::default(),
             retries: Series::default(),
             hedges: Series::default(),
+            hedges_denied: Default::default(),
             budget_spent: Series::default(),
             refusals: Default::default(),
             openings: Series::default(),
@@ -179,6 +185,9 @@ impl Observer {
         }
         if told.cut_off > 0 {
             self.attempt_failed(plan, Outcome::Cancelled, told.cut_off);
+        }
+        if let Some(reason) = told.no_hedge {
+            self.hedge_denied(plan, reason);
         }
         match (told.step, told.moved) {
             (Step::Attempt { number: 1, .. } | Step::Queue { .. } | Step::KeepOn, _) => {}
@@ -229,6 +238,16 @@ impl Observer {
         self.hedges.add(1, || {
             let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
             metrics::counter!(HEDGES, "service" => service, "dependency" => dependency)
+        });
+    }
+
+    fn hedge_denied(&self, plan: &Plan, reason: NoHedge) {
+        self.hedges_denied[reason.index()].add(1, || {
+            let (service, dependency) = (plan.service.clone(), plan.dependency.clone());
+            metrics::counter!(
+                HEDGES_DENIED,
+                "service" => service, "dependency" => dependency, "reason" => reason.slug()
+            )
         });
     }
 

@@ -12,6 +12,8 @@ use mamparo_call::fault::{Fake, FaultInjector};
 use mamparo_call::{Dependency, Failure, Repeatable};
 use mamparo_core::call::fallback::Windows;
 use mamparo_core::call::fault::{FaultConfig, Latency};
+use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
+use mamparo_core::call::retry_budget::RetryBudgetConfig;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use support::{Answer, Broken, catalog, caught, touchy};
 
@@ -65,6 +67,27 @@ fn attempts_retries_refusals_and_the_breaker_are_counted() {
         assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
     }
     assert!(!text.contains(r#"circuit_breaker_state{service="orders",dependency="mail"}"#));
+}
+
+#[test]
+fn a_hedge_that_was_due_and_not_sent_is_counted_with_its_reason() {
+    let text = scraped(async || {
+        let after = HedgeAfter::Fixed(Duration::from_millis(100));
+        let none = RetryBudgetConfig { ratio: 0.0, reserve: 0 };
+        let catalog = catalog()
+            .hedge(HedgeConfig { after, extra: 1 })
+            .retry_budget(Some(none))
+            .build()
+            .expect("sound");
+        let slow = catalog.call(Repeatable::Idempotent, async |_| {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok::<_, Broken>(())
+        });
+        slow.await.expect("it works");
+    });
+    let labels = r#"service="orders",dependency="catalog",reason="budget-spent""#;
+    let line = format!("mamparo_hedges_denied_total{{{labels}}} 1");
+    assert!(text.lines().any(|each| each == line), "{line} is missing in\n{text}");
 }
 
 #[test]

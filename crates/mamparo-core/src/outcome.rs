@@ -116,6 +116,22 @@ impl Failure {
         self
     }
 
+    /// Could it pass, if whoever reported it did not say that it must not be repeated?
+    #[must_use]
+    pub const fn is_forbidden(&self) -> bool {
+        matches!((self.repeat, self.kind), (Repeat::Never, Kind::Transient | Kind::Unknown))
+    }
+
+    /// What decides about a repetition after this failure and that of another attempt which was under
+    /// way at the same time: a no to one of them is a no to the call, and of two waits that were asked
+    /// for the longer one keeps both promises.
+    #[must_use]
+    pub fn beside(self, other: Self) -> Self {
+        let settled = matches!(self.repeat, Repeat::Never);
+        let decisive = if other.is_forbidden() && !settled { other } else { self };
+        decisive.with_retry_after(self.retry_after.max(other.retry_after))
+    }
+
     /// The same failure with the time that the dependency named.
     #[must_use]
     pub const fn with_retry_after(mut self, after: Option<Duration>) -> Self {

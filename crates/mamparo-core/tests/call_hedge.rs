@@ -1,5 +1,6 @@
 //! When a second request goes out, and when it does not.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mamparo_core::call::hedge::{
@@ -21,7 +22,13 @@ fn millis(n: u64) -> Duration {
 
 fn slow() -> SlowAttempt {
     let repeatable = Repeatable::Idempotent;
-    SlowAttempt { sent: 0, repeatable, circuit_closed: true, left: Some(millis(500)) }
+    SlowAttempt {
+        sent: 0,
+        repeatable,
+        circuit_closed: true,
+        told_not_to: false,
+        left: Some(millis(500)),
+    }
 }
 
 fn seen(count: u64, took: Duration) -> Latency {
@@ -47,12 +54,31 @@ fn a_hedge_goes_out_only_where_every_condition_holds() {
         (SlowAttempt { repeatable: Repeatable::OneShot, ..slow() }, NoHedge::NotRepeatable),
         (SlowAttempt { circuit_closed: false, ..slow() }, NoHedge::CircuitNotClosed),
         (SlowAttempt { sent: 1, ..slow() }, NoHedge::ExtraSpent),
+        (SlowAttempt { told_not_to: true, ..slow() }, NoHedge::ToldNotTo),
         (SlowAttempt { left: Some(millis(10)), ..slow() }, NoHedge::DeadlineTooNear),
         (SlowAttempt { left: Some(Duration::ZERO), ..slow() }, NoHedge::DeadlineTooNear),
     ] {
         assert_eq!(ask(&no), HedgeDecision::No(reason), "{no:?}");
         assert!(!reason.slug().is_empty());
     }
+}
+
+#[test]
+fn each_reason_has_a_code_of_its_own() {
+    let slugs: BTreeSet<&str> = NoHedge::ALL.iter().map(|reason| reason.slug()).collect();
+    assert_eq!(slugs.len(), NoHedge::ALL.len());
+    let places: Vec<usize> = NoHedge::ALL.iter().map(|reason| reason.index()).collect();
+    assert_eq!(places, [0, 1, 2, 3, 4, 5]);
+}
+
+/// A mistyped number must not multiply the load, nor fill the memory with copies.
+#[test]
+fn no_configuration_sends_more_than_three_beside_the_first() {
+    let hedge = Hedge::new(HedgeConfig { extra: u32::MAX, ..HedgeConfig::default() });
+    let sent = |sent| hedge.ask(&SlowAttempt { sent, ..slow() }, None);
+    assert_eq!(sent(2), HedgeDecision::Send { paid: None });
+    assert_eq!(sent(3), HedgeDecision::No(NoHedge::ExtraSpent));
+    assert_eq!(hedge.config().extra, 3);
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn policies_c28_hedges_and_retries_share_one_budget() {
     let budget = budget(0.1, 1);
     let hedge = Hedge::new(HedgeConfig::default());
     let (repeatable, circuit_closed) = (Repeatable::Idempotent, true);
-    let slow = SlowAttempt { sent: 0, repeatable, circuit_closed, left: None };
+    let slow = SlowAttempt { sent: 0, repeatable, circuit_closed, told_not_to: false, left: None };
     let sent = hedge.ask(&slow, Some(&budget));
     assert!(matches!(sent, HedgeDecision::Send { paid: Some(_) }), "{sent:?}");
     assert_eq!(hedge.ask(&slow, Some(&budget)), HedgeDecision::No(NoHedge::BudgetSpent));

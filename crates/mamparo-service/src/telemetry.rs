@@ -60,6 +60,10 @@ pub static METRICS: &[Metric] = &[
     counter("mamparo_attempts_total", "Attempts by outcome"),
     counter("mamparo_retries_total", "Attempts after the first"),
     counter("mamparo_hedges_total", "Attempts sent beside one that took long"),
+    counter(
+        "mamparo_hedges_denied_total",
+        "Attempts beside a slow one that were not sent, by reason",
+    ),
     counter("mamparo_retry_budget_spent_total", "Retries that the budget did not allow"),
     gauge("mamparo_detached_running", "Attempts that go on without a caller"),
     counter("mamparo_detached_total", "Attempts that went on without a caller, by outcome"),

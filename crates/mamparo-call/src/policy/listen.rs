@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_core::call::breaker::Change;
+use mamparo_core::call::hedge::NoHedge;
 use mamparo_core::call::pipeline::GiveUp;
 use mamparo_core::outcome::{Failure, Kind};
 
@@ -42,6 +43,8 @@ pub enum PolicyEvent {
         /// The copy.
         number: u32,
     },
+    /// No other copy of a slow call was sent, for this reason; those under way go on.
+    NotHedged(NoHedge),
     /// No other attempt follows the last one, which failed.
     GaveUp {
         /// Attempts made.
@@ -72,6 +75,7 @@ impl PolicyEvent {
             Self::Queued => "queued",
             Self::Retrying { .. } => "retrying",
             Self::Hedged { .. } => "hedged",
+            Self::NotHedged(reason) => reason.slug(),
             Self::GaveUp { reason, .. } => reason.slug(),
             Self::Changed(_) => "breaker-changed",
         }

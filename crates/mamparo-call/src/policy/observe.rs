@@ -8,10 +8,13 @@
 //! | `mamparo_attempts_total` | counter | `service`, `dependency`, `outcome` | how calls end |
 //! | `mamparo_retries_total` | counter | `service`, `dependency` | `Retrying` |
 //! | `mamparo_hedges_total` | counter | `service`, `dependency` | `Hedged` |
+//! | `mamparo_hedges_denied_total` | counter | `service`, `dependency`, `reason` | `NotHedged` |
+//! | `mamparo_retry_budget_spent_total` | counter | `service`, `dependency` | `GaveUp` for want of it |
 //! | `mamparo_refusals_total` | counter | `service`, `dependency`, `reason` | `Refused` |
 
 use mamparo_core::call::breaker::Phase;
-use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::call::hedge::NoHedge;
+use mamparo_core::call::pipeline::{GiveUp, Refusal};
 
 use crate::policy::{Listener, PolicyEvent};
 
@@ -20,6 +23,8 @@ const BREAKER_OPENINGS: &str = "mamparo_breaker_openings_total";
 const ATTEMPTS: &str = "mamparo_attempts_total";
 const RETRIES: &str = "mamparo_retries_total";
 const HEDGES: &str = "mamparo_hedges_total";
+const HEDGES_DENIED: &str = "mamparo_hedges_denied_total";
+const BUDGET_SPENT: &str = "mamparo_retry_budget_spent_total";
 const REFUSALS: &str = "mamparo_refusals_total";
 
 /// The ways in which a call or an attempt ends, as [`PolicyEvent::slug`] says them.
@@ -36,6 +41,8 @@ pub struct MetricsListener {
     refusals: [metrics::Counter; Refusal::ALL.len()],
     retries: metrics::Counter,
     hedges: metrics::Counter,
+    hedges_denied: [metrics::Counter; NoHedge::ALL.len()],
+    budget_spent: metrics::Counter,
     openings: metrics::Counter,
     breaker_state: metrics::Gauge,
 }
@@ -62,6 +69,9 @@ impl MetricsListener {
                 .map(|why| metrics::counter!(REFUSALS, &with("reason", why.slug()))),
             retries: metrics::counter!(RETRIES, &labels),
             hedges: metrics::counter!(HEDGES, &labels),
+            hedges_denied: NoHedge::ALL
+                .map(|why| metrics::counter!(HEDGES_DENIED, &with("reason", why.slug()))),
+            budget_spent: metrics::counter!(BUDGET_SPENT, &labels),
             openings: metrics::counter!(BREAKER_OPENINGS, &labels),
             breaker_state: metrics::gauge!(BREAKER_STATE, &labels),
         }
@@ -88,6 +98,10 @@ impl Listener for MetricsListener {
             }
             PolicyEvent::Retrying { .. } => self.retries.increment(1),
             PolicyEvent::Hedged { .. } => self.hedges.increment(1),
+            PolicyEvent::NotHedged(reason) => self.hedges_denied[reason.index()].increment(1),
+            PolicyEvent::GaveUp { reason: GiveUp::BudgetSpent, .. } => {
+                self.budget_spent.increment(1);
+            }
             PolicyEvent::Changed(change) => {
                 self.breaker_state.set(f64::from(change.to.gauge()));
                 if change.to == Phase::Open {

@@ -106,13 +106,38 @@ pub enum NoHedge {
     CircuitNotClosed,
     /// As many as are allowed run already.
     ExtraSpent,
-    /// What is left of the attempt's time is too little for an answer.
+    /// A copy has been answered: not again, or not before some time has passed.
+    ToldNotTo,
+    /// What is left of the deadline is too little for an answer.
     DeadlineTooNear,
     /// The dependency has got its share of retries and hedges.
     BudgetSpent,
 }
 
 impl NoHedge {
+    /// Every reason there is, for tables and counters.
+    pub const ALL: [Self; 6] = [
+        Self::NotRepeatable,
+        Self::CircuitNotClosed,
+        Self::ExtraSpent,
+        Self::ToldNotTo,
+        Self::DeadlineTooNear,
+        Self::BudgetSpent,
+    ];
+
+    /// Its place in [`NoHedge::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::NotRepeatable => 0,
+            Self::CircuitNotClosed => 1,
+            Self::ExtraSpent => 2,
+            Self::ToldNotTo => 3,
+            Self::DeadlineTooNear => 4,
+            Self::BudgetSpent => 5,
+        }
+    }
+
     /// The stable code in logs and metrics.
     #[must_use]
     pub const fn slug(self) -> &'static str {
@@ -120,6 +145,7 @@ impl NoHedge {
             Self::NotRepeatable => "not-repeatable",
             Self::CircuitNotClosed => "circuit-not-closed",
             Self::ExtraSpent => "extra-spent",
+            Self::ToldNotTo => "told-not-to",
             Self::DeadlineTooNear => "deadline-too-near",
             Self::BudgetSpent => "budget-spent",
         }
@@ -135,7 +161,9 @@ pub struct SlowAttempt {
     pub repeatable: Repeatable,
     /// Is the circuit closed (or is there none)?
     pub circuit_closed: bool,
-    /// What remains of its time; `None` without a limit.
+    /// Has a copy of it been answered with a request not to come again, or not yet?
+    pub told_not_to: bool,
+    /// What remains of the deadline; `None` without one.
     pub left: Option<Duration>,
 }
 
@@ -164,9 +192,11 @@ pub struct Hedge {
 const UNKNOWN: u64 = u64::MAX;
 
 impl Hedge {
-    /// Hedging that has seen nothing yet.
+    /// Hedging that has seen nothing yet. Never more than [`HEDGES_MAX`] (3) requests beyond the
+    /// first, whatever `config` says.
     #[must_use]
     pub fn new(config: HedgeConfig) -> Self {
+        let config = HedgeConfig { extra: config.extra.min(HEDGES_MAX), ..config };
         Self { config, computed_in: AtomicU64::new(0), delay: AtomicU64::new(UNKNOWN) }
     }
 
@@ -217,6 +247,9 @@ impl Hedge {
         }
         if slow.sent >= self.config.extra {
             return Some(NoHedge::ExtraSpent);
+        }
+        if slow.told_not_to {
+            return Some(NoHedge::ToldNotTo);
         }
         let too_late = slow.left.is_some_and(|left| left <= ATTEMPT_MIN_USABLE);
         too_late.then_some(NoHedge::DeadlineTooNear)

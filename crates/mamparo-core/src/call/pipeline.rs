@@ -73,6 +73,8 @@ pub struct Pipeline {
     /// The wait before the present attempt.
     waited: Duration,
     failure: Option<Failure>,
+    /// What decides about a repetition after the attempts that have failed beside those under way.
+    round: Option<Failure>,
     slot: Option<Slot>,
     state: State,
     /// Attempts under way beside the one of [`State::Attempting`].
@@ -93,6 +95,7 @@ impl Pipeline {
             hedges: 0,
             waited: Duration::ZERO,
             failure: None,
+            round: None,
             slot: None,
             state: State::New,
             beside: Vec::new(),

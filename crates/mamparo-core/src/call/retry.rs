@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::call::retry_budget::{RetryBudget, Withdrawal};
 use crate::limits::{ATTEMPT_MIN_USABLE, RETRY_AFTER_MAX};
-use crate::outcome::{Failure, Kind, Repeat, Repeatable};
+use crate::outcome::{Failure, Repeat, Repeatable};
 use crate::rng::Rng;
 
 /// Why no further attempt was made after a failed one.
@@ -147,11 +147,11 @@ impl Retry {
 
     /// Why no attempt may follow, whatever time and budget are left.
     fn forbids(&self, failed: &FailedAttempt) -> Option<GiveUp> {
-        let attempts = match (failed.failure.repeat, failed.failure.kind) {
-            (Repeat::Never, Kind::Permanent | Kind::Neutral) => return Some(GiveUp::Permanent),
-            (Repeat::Never, Kind::Transient | Kind::Unknown) => return Some(GiveUp::ToldNotTo),
-            (Repeat::Once, _) => self.attempts.min(2),
-            (Repeat::Freely, _) => self.attempts,
+        let attempts = match failed.failure.repeat {
+            Repeat::Never if failed.failure.is_forbidden() => return Some(GiveUp::ToldNotTo),
+            Repeat::Never => return Some(GiveUp::Permanent),
+            Repeat::Once => self.attempts.min(2),
+            Repeat::Freely => self.attempts,
         };
         if failed.repeatable == Repeatable::OneShot {
             return Some(GiveUp::BodyNotReplayable);

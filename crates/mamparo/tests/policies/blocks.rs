@@ -171,7 +171,7 @@ fn hedge() -> String {
     let table = Defaults::new().row("after", config.after, "`Fixed`, `Quantile`").row(
         "extra",
         config.extra,
-        "1 or more; the delay lies between two of them",
+        &format!("1 to {}; the delay lies between two of them", limits::HEDGES_MAX),
     );
     table.0
 }
@@ -241,14 +241,7 @@ fn reasons() -> String {
     };
     let refusals = codes(Refusal::ALL.into_iter().map(Refusal::slug).collect());
     let gave_up = codes(GiveUp::ALL.into_iter().map(GiveUp::slug).collect());
-    let no_hedge = [
-        NoHedge::NotRepeatable,
-        NoHedge::CircuitNotClosed,
-        NoHedge::ExtraSpent,
-        NoHedge::DeadlineTooNear,
-        NoHedge::BudgetSpent,
-    ];
-    let no_hedge = codes(no_hedge.into_iter().map(NoHedge::slug).collect());
+    let no_hedge = codes(NoHedge::ALL.into_iter().map(NoHedge::slug).collect());
     format!(
         "| | reason codes |\n|---|---|\n| refused | {refusals} |\n| gave up | {gave_up} |\n\
          | not hedged | {no_hedge} |\n"

@@ -102,14 +102,17 @@ impl Pipeline {
         rng: &mut impl Rng,
     ) -> Told {
         let (change, seen) = self.land(now, number, failure, policies);
-        self.failure = Some(self.failure.map_or(*failure, |earlier| failure.after(earlier)));
+        let round = self.round.map_or(*failure, |other| failure.beside(other));
+        let failure = failure.with_retry_after(round.retry_after);
+        self.failure = Some(self.failure.map_or(failure, |earlier| failure.after(earlier)));
         let final_answer = failure.kind == Kind::Permanent && failure.repeat == Repeat::Never;
         let told = if !matches!(self.state, State::Attempting { .. }) {
-            self.repeat_or_give_up(now, failure, policies, rng)
+            self.repeat_or_give_up(now, &round, policies, rng)
         } else if final_answer {
             let cut_off = self.cut_off_all(now, policies);
-            self.repeat_or_give_up(now, failure, policies, rng).with(cut_off)
+            self.repeat_or_give_up(now, &round, policies, rng).with(cut_off)
         } else {
+            self.round = Some(round);
             Told::new(Step::KeepOn, Move::KeepOn)
         };
         Told { change: change.or(told.change), ..told }.and_seen(seen)
@@ -138,6 +141,7 @@ impl Pipeline {
         policies: &Policies,
         rng: &mut impl Rng,
     ) -> Told {
+        self.round = None;
         // No waiting in front of an open circuit, and nothing is paid for it.
         let open = policies.breaker.as_ref().and_then(|breaker| breaker.refuses(now));
         let failed = FailedAttempt {

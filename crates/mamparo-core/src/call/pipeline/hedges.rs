@@ -3,8 +3,8 @@
 use super::{Flight, Move, Pipeline, Policies, State, Step, Told};
 use crate::call::breaker::{self, Answer};
 use crate::call::deadline::{self, AttemptLimit};
-use crate::call::hedge::{Hedge, HedgeDecision, SlowAttempt};
-use crate::outcome::Repeatable;
+use crate::call::hedge::{Hedge, HedgeDecision, NoHedge, SlowAttempt};
+use crate::outcome::{Failure, Repeatable};
 use crate::time::Moment;
 
 impl Pipeline {
@@ -31,17 +31,12 @@ impl Pipeline {
         let Some(AttemptLimit { until }) =
             deadline::attempt_limit(now, policies.attempt_timeout, self.deadline)
         else {
-            return keep_on;
+            return Told { no_hedge: Some(NoHedge::DeadlineTooNear), ..keep_on };
         };
-        let phase = policies.breaker.as_ref().map(|breaker| breaker.phase(now));
-        let slow = SlowAttempt {
-            sent: self.hedges,
-            repeatable: self.repeatable,
-            circuit_closed: phase.is_none_or(|phase| phase == breaker::Phase::Closed),
-            left: self.deadline.map(|deadline| now.until(deadline)),
-        };
-        let HedgeDecision::Send { paid } = hedge.ask(&slow, policies.retry_budget.as_ref()) else {
-            return keep_on;
+        let slow = self.slow_attempt(now, policies);
+        let paid = match hedge.ask(&slow, policies.retry_budget.as_ref()) {
+            HedgeDecision::Send { paid } => paid,
+            HedgeDecision::No(reason) => return Told { no_hedge: Some(reason), ..keep_on },
         };
         let (admission, change) = match policies.breaker.as_ref().map(|breaker| breaker.ask(now)) {
             None => (None, None),
@@ -49,7 +44,8 @@ impl Pipeline {
             // It opened since the look.
             Some(Answer { admission: Err(_), change }) => {
                 policies.give_back(paid);
-                return Told { change, ..keep_on };
+                let no_hedge = Some(NoHedge::CircuitNotClosed);
+                return Told { change, no_hedge, ..keep_on };
             }
         };
         self.hedges += 1;
@@ -58,6 +54,18 @@ impl Pipeline {
         self.beside.push(Flight { number, started: now, until, admission });
         let step = Step::Attempt { number, until, hedge_at: self.hedge_at(now, hedge, policies) };
         Told { change, ..Told::new(step, Move::Hedge) }
+    }
+
+    fn slow_attempt(&self, now: Moment, policies: &Policies) -> SlowAttempt {
+        let phase = policies.breaker.as_ref().map(|breaker| breaker.phase(now));
+        let told_not_to = |round: Failure| round.is_forbidden() || round.retry_after.is_some();
+        SlowAttempt {
+            sent: self.hedges,
+            repeatable: self.repeatable,
+            circuit_closed: phase.is_none_or(|phase| phase == breaker::Phase::Closed),
+            told_not_to: self.round.is_some_and(told_not_to),
+            left: self.deadline.map(|deadline| now.until(deadline)),
+        }
     }
 
     /// When the attempt that begins now has taken long; `None` where no hedge can follow it.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::call::bulkhead::{Ticket, Woken};
+use crate::call::hedge::NoHedge;
 use crate::call::pipeline::{Move, Phase};
 use crate::call::retry::GiveUp;
 use crate::call::{adaptive, breaker, shed};
@@ -191,6 +192,8 @@ pub struct Told {
     pub limit: Option<adaptive::Change>,
     /// The waiters that own a slot now, or have lost their place: wake them.
     pub wake: Woken,
+    /// Why no other attempt was sent beside those that take long, where one was due.
+    pub no_hedge: Option<NoHedge>,
     /// Attempts that end here without an outcome of their own.
     pub cut_off: u32,
 }
@@ -203,6 +206,7 @@ impl Told {
             change: None,
             shed: None,
             limit: None,
+            no_hedge: None,
             wake: Woken::default(),
             cut_off: 0,
         }
