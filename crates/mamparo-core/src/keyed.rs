@@ -6,7 +6,7 @@
 //! 1968), and a key that has nothing to say leaves when it was not asked for during a whole round.
 
 mod shard;
-mod sip;
+pub(crate) mod sip;
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
@@ -63,8 +63,8 @@ impl<V: Dispensable> Dispensable for Arc<V> {
 /// part can be full a little before the whole is; below 128 keys there is one part, and the bound is
 /// exact.
 ///
-/// Of a key's code, `Eq` and `Clone` run under the lock of a part and must not ask the map; keys and
-/// values are dropped outside of it.
+/// Of a key's code, `Eq` and, for [`Keyed::entries`], `Clone` run under the lock of a part: they must not
+/// ask the map. Keys and values are dropped outside of it.
 #[derive(Debug)]
 pub struct Keyed<K, V> {
     shards: Box<[Part<K, V>]>,

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 /// A hash under way.
 #[derive(Debug, Clone)]
-pub(super) struct Sip {
+pub(crate) struct Sip {
     state: [u64; 4],
     /// The bytes that are no whole word yet, the first one lowest.
     rest: u64,
@@ -21,7 +21,7 @@ pub(super) struct Sip {
 impl Sip {
     /// The empty hash under the key (`low`, `high`).
     #[inline]
-    pub(super) const fn new(low: u64, high: u64) -> Self {
+    pub(crate) const fn new(low: u64, high: u64) -> Self {
         Self {
             state: [
                 low ^ 0x736f_6d65_7073_6575,

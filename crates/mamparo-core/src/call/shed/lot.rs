@@ -1,8 +1,9 @@
 //! Who of many equals is among the refused.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use crate::keyed::sip::Sip;
 use crate::rng::Rng;
 use crate::time::Moment;
 
@@ -30,8 +31,9 @@ impl Lot {
     #[must_use]
     pub fn of_key(key: &(impl Hash + ?Sized), now: Moment, seed: u64) -> Self {
         let minute = now.nanos() / KEPT.as_nanos() as u64;
-        let mut hasher = DefaultHasher::new();
-        (seed, minute).hash(&mut hasher);
+        // Our own hash, and not the standard library's, which no two releases need agree on: services
+        // are not built by one compiler.
+        let mut hasher = Sip::new(seed, minute);
         key.hash(&mut hasher);
         Self(hasher.finish())
     }
@@ -44,5 +46,19 @@ impl Lot {
     /// A second number of the same kind, which does not follow from the first.
     pub(super) fn spread(self) -> f64 {
         f64::from(self.0 as u32) / 4_294_967_296.0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Other services, other builds: the same client has the same lot there.
+    #[test]
+    fn a_key_has_the_lot_that_it_always_had() {
+        let lot = |key: &str, millis| Lot::of_key(key, Moment::from_millis(millis), 9).0;
+        assert_eq!(lot("client-7", 60_000), 0x61e4_5eb6_3bb5_c9fa);
+        assert_eq!(lot("client-7", 119_999), lot("client-7", 60_000));
+        assert_ne!(lot("client-7", 120_000), lot("client-7", 60_000));
     }
 }
