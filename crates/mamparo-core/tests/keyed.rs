@@ -1,8 +1,8 @@
 //! The map by key: bounded whatever comes, and what is in use stays.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 
 use mamparo_core::keyed::{Dispensable, Keep, Keyed};
 use mamparo_core::rng::{Rng, SeededRng};
@@ -65,38 +65,6 @@ fn idle_ones_go_first_then_the_nearest() {
     assert_eq!(kept(&map), ["far", "near", "new"]);
     ask(&map, NOW, "newer", u64::MAX);
     assert_eq!(kept(&map), ["far", "new", "newer"]);
-}
-
-/// A key whose end asks the map that forgot it, whichever way it was forgotten.
-#[test]
-fn a_key_that_is_forgotten_may_ask_the_map_as_it_ends() {
-    static NAMES: LazyLock<Keyed<Name, Arc<Until>>> =
-        LazyLock::new(|| Keyed::new(4, 7, Until::new(0)));
-    static ENDED: AtomicU64 = AtomicU64::new(0);
-
-    #[derive(Clone, PartialEq, Eq, Hash)]
-    struct Name(u32);
-
-    impl Drop for Name {
-        fn drop(&mut self) {
-            assert!(NAMES.keys() <= 4);
-            ENDED.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    // Those of the first round go as others come, idle or nearest; those of the second as 7 is asked.
-    for (until, names) in [(0, 0..8), (2 * NOW.nanos(), 8..16), (0, 6..8)] {
-        for name in names {
-            NAMES.get_or_insert(NOW, &Name(name), || (Name(name), Until::new(until)));
-        }
-    }
-    let later = Moment::from_millis(3_000);
-    for _ in 0..100 {
-        NAMES.get_or_insert(later, &Name(7), || (Name(7), Until::new(0)));
-    }
-    assert_eq!(NAMES.keys(), 1);
-    // Each question makes a name too, and one that has to be kept makes two.
-    assert_eq!(ENDED.load(Ordering::Relaxed), 8 + 8 + 2 + 100 + 17);
 }
 
 #[test]
