@@ -46,8 +46,9 @@ pub const BULKHEAD_QUEUE_MAX: u32 = 10_000;
 /// long for a queue and short for a person who looks at the dependency's recovery.
 pub const BULKHEAD_ESTIMATE_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Most breakers (one a host, say) that a keyed one keeps: 10 MB, and 30 MB with time windows. Closed
-/// ones that know of no bad call are forgotten first, open ones last.
+/// Most breakers (one a host, say) that a keyed one keeps: 10 MB, and 30 MB with time windows; a window
+/// of calls adds two bytes a call to each. Closed ones that know of no bad call are forgotten first, open
+/// ones last.
 pub const BREAKER_KEYS_MAX: usize = 10_000;
 
 /// Most bulkheads (one a tenant, say) that a keyed one keeps. Those that nobody is in are forgotten.

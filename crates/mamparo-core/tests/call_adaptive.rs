@@ -109,6 +109,20 @@ fn one_burst_of_drops_lowers_it_once() {
     }
 }
 
+/// The clock went back after drops: those that follow are no older for it.
+#[test]
+fn policies_c35_a_clock_that_steps_back_makes_no_drop_an_old_one() {
+    for algorithm in ALGORITHMS {
+        let mut fed = Fed::new(algorithm, 64);
+        fed.now = Moment::from_millis(900_000);
+        fed.calls(150, dropped);
+        assert_eq!(fed.limit(), 32, "{algorithm}");
+        fed.now = Moment::from_millis(5_000);
+        fed.calls(150, dropped);
+        assert_eq!(fed.limit(), 16, "{algorithm}");
+    }
+}
+
 #[test]
 fn few_drops_lower_it_little() {
     let mut fed = Fed::new(Algorithm::Aimd, 100);
@@ -167,6 +181,24 @@ fn a_dependency_that_is_slower_for_good_gets_its_limit_back() {
         assert!(fed.limit() < 50, "{algorithm} takes it for a queue: {}", fed.limit());
         fed.busy(60_000, 50, 4.0);
         assert!(fed.limit() >= 45, "{algorithm} has measured again: {}", fed.limit());
+    }
+}
+
+/// It became slower while next to nothing was in flight, so no queue of ours was why: what it takes now is
+/// the new base, without a probe.
+#[test]
+fn a_dependency_that_became_slower_while_it_was_idle_needs_no_probe() {
+    for algorithm in [Algorithm::Vegas, Algorithm::Gradient2 { tolerance: 1.5 }] {
+        let mut fed = Fed::new(algorithm, 20);
+        fed.busy(5_000, 50, 1.0);
+        let took = Duration::from_millis(80);
+        fed.calls(60_000, |_| Sample { took, in_flight: 1, dropped: false });
+        let before = fed.limit();
+        for _ in 0..10 {
+            fed.busy(1_000, 200, 4.0);
+            assert_eq!(fed.limit.phase(), Phase::Seeking, "{algorithm}");
+        }
+        assert!(fed.limit() > before, "{algorithm}: {} after {before}", fed.limit());
     }
 }
 

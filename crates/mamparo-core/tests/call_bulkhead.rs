@@ -252,6 +252,22 @@ fn a_limit_is_clamped_to_its_range() {
 }
 
 #[test]
+fn a_queue_without_end_ends_at_ten_thousand() {
+    let bulkhead = Bulkhead::new(BulkheadConfig::new(1, u32::MAX));
+    let mut slot = granted(bulkhead.ask(NOW, EVER));
+    let tickets = waiting(&bulkhead, 10_000);
+    assert_eq!(bulkhead.ask(NOW, EVER), Entry::Full { retry_after: None });
+    assert!(bulkhead.set_config(NOW, BulkheadConfig::new(1, u32::MAX)).is_empty());
+    assert_eq!(bulkhead.ask(NOW, EVER), Entry::Full { retry_after: None });
+    for ticket in tickets {
+        assert_eq!(bulkhead.release(NOW, slot), Some(ticket));
+        slot = bulkhead.claim(NOW, ticket).expect("granted");
+    }
+    assert_eq!(bulkhead.release(NOW, slot), None);
+    assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (0, 0));
+}
+
+#[test]
 fn a_reload_keeps_who_runs_and_who_waits() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(1, 3));
     let slot = granted(bulkhead.ask(NOW, EVER));

@@ -155,6 +155,8 @@ mod tests {
             );
         }
         assert_eq!((window.calls(), window.in_flight), (1, 11));
+        window.tell(at(900), call(10, true), Needs { lowered: at(890), ..TEN });
+        assert_eq!(window.calls(), 2, "one that began as the limit was lowered is a newer one's");
     }
 
     #[test]
