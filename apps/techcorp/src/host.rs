@@ -109,7 +109,8 @@ impl Host {
         StartError::Missing { service: self.service.name().to_owned(), what: what.into() }
     }
 
-    /// A client for the dependency `name`, with its policies.
+    /// A client for the dependency `name`, with its policies, and with the faults of the file where
+    /// they are switched on.
     ///
     /// # Errors
     /// When the file does not name it, or its policies contradict each other.
@@ -117,7 +118,8 @@ impl Host {
         let section = self.policy.dependency(name);
         let section = section.ok_or_else(|| self.missing(format!("[dependencies.{name}]")))?;
         let dependency = Dependency::from_plan(section.plan(self.service.name()))?;
-        Ok(HttpClient::new(&section.url, dependency)?)
+        let faults = section.faults.unwrap_or_default();
+        Ok(HttpClient::with_faults(&section.url, dependency, faults)?)
     }
 
     /// The service's database with its own `schema`, watched by a check and closed last.
@@ -304,3 +306,6 @@ async fn housekeep(store: &SqliteStore) -> Result<Duration, HandlerError> {
     let full = u64::from(batch);
     Ok(if applied.max(answered) < full { CLEAN.0 } else { Duration::from_secs(1) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use mamparo_core::call::arithmetic;
+use mamparo_core::call::fault::FaultConfig;
+use mamparo_core::limits::ATTEMPT_MIN_USABLE;
+use toml::de::DeTable;
 
-use crate::reader::{Sink, nearest_hint, quoted};
+use crate::reader::{Sink, nearest_hint, offset_of, quoted};
 use crate::{DependencySection, PolicyFile, Problem, RouteSection, SagaSection, show_duration};
 
-/// Checks the whole file.
-pub(crate) fn policy(policy: &PolicyFile, sink: &Sink<'_>) {
+/// Checks the whole file, of which `root` is the text.
+pub(crate) fn policy(policy: &PolicyFile, root: &DeTable<'_>, sink: &Sink<'_>) {
     let mut problems = Vec::new();
     names(policy, &mut problems);
-    plans(policy, &mut problems);
+    plans(policy, root, sink);
+    queues(policy, &mut problems);
     budgets(policy, &mut problems);
     for saga in &policy.sagas {
         deadlines(policy, saga, &mut problems);
@@ -44,14 +48,21 @@ fn names(policy: &PolicyFile, problems: &mut Vec<Problem>) {
 }
 
 /// Whatever core's machines refuse to be made of is refused here, where it has a line.
-fn plans(policy: &PolicyFile, problems: &mut Vec<Problem>) {
+fn plans(policy: &PolicyFile, root: &DeTable<'_>, sink: &Sink<'_>) {
     for dependency in &policy.dependencies {
-        let key = format!("dependencies.{}", quoted(&dependency.name));
-        for mistake in dependency.plan(&policy.service.name).validate() {
-            let key = format!("{key}.{}", mistake.key);
-            problems.push(Problem::of_key(&policy.file, dependency.name.line, key, mistake.text));
+        let name = dependency.name.as_str();
+        let mut mistakes = dependency.plan(&policy.service.name).validate();
+        mistakes.extend(dependency.faults.iter().flat_map(FaultConfig::mistakes));
+        for mistake in mistakes {
+            let path = ["dependencies", name].into_iter().chain(mistake.key.split('.'));
+            let key = format!("dependencies.{}.{}", quoted(name), mistake.key);
+            sink.report(offset_of(root, path), &key, &mistake.text, None);
         }
     }
+}
+
+/// The same for queues.
+fn queues(policy: &PolicyFile, problems: &mut Vec<Problem>) {
     for queue in &policy.queues {
         let key = format!("queues.{}", quoted(&queue.name));
         for problem in queue.policy().problems() {
@@ -107,25 +118,27 @@ fn too_long(
         let key = format!("{key}.attempt_timeout");
         return Some(Problem::of_key(&policy.file, line, key, message).with_hint(hint));
     }
-    let retry = dependency.retry_config();
-    let misfit = arithmetic::fits(retry.attempts, timeout, &retry.backoff, budget).err()?;
+    let (retry, longest) = (dependency.retry_config(), dependency.longest_attempt());
+    let misfit = arithmetic::fits(retry.attempts, longest, &retry.backoff, budget).err()?;
     let message = format!(
         "{} attempts of {} and waits of up to {} make {}, more than request_budget {}",
         misfit.attempts,
-        show_duration(timeout),
+        show_duration(longest),
         show_duration(misfit.waits),
         show_duration(misfit.worst),
         show_duration(budget)
     );
     let line = dependency.retry.as_ref().map_or(0, |retry| retry.attempts.line);
     let line = if line > 0 { line } else { dependency.attempt_timeout.line };
-    let hint = misfit.fitting_timeout().map_or_else(
-        || "the waits alone don't fit: make fewer attempts, or lower the cap".to_owned(),
-        |fits| {
+    let hedging = longest.saturating_sub(timeout);
+    let hint = match misfit.fitting_timeout().map(|fits| fits.checked_sub(hedging)) {
+        Some(Some(fits)) if fits > ATTEMPT_MIN_USABLE => {
             let fits = show_duration(fits);
             format!("make fewer attempts, or an attempt_timeout of at most {fits}")
-        },
-    );
+        }
+        Some(_) => "make fewer attempts: no timeout is short enough for so many".to_owned(),
+        None => "the waits alone don't fit: make fewer attempts, or lower the cap".to_owned(),
+    };
     Some(Problem::of_key(&policy.file, line, format!("{key}.retry"), message).with_hint(hint))
 }
 

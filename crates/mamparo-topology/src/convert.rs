@@ -50,6 +50,7 @@ impl DependencySection {
             throttle: self.throttle,
             shed: self.shed,
             latency: self.observe_latency.map(|window| window.value),
+            detached: self.detached.map(|most| most.value),
             rate_limit: self.rate_limit.as_ref().map(RateLimitSection::config),
             ..Plan::new(self.name.value.clone())
         }

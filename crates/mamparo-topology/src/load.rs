@@ -23,7 +23,7 @@ pub fn parse(file: &str, text: &str) -> Result<PolicyFile, Problems> {
     if let Some(policy) = &policy
         && !sink.broken
     {
-        check::policy(policy, &sink);
+        check::policy(policy, table.get_ref(), &sink);
     }
     let problems = sink.into_problems();
     match policy {

@@ -7,6 +7,7 @@ use mamparo_core::backoff::Jitter;
 use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::arithmetic;
 use mamparo_core::call::bulkhead::Order;
+use mamparo_core::call::fault::FaultConfig;
 use mamparo_core::call::hedge::HedgeConfig;
 use mamparo_core::call::shed::ShedConfig;
 use mamparo_core::call::throttle::ThrottleConfig;
@@ -117,8 +118,14 @@ pub struct DependencySection {
     pub shed: Option<ShedConfig>,
     /// Over which time latencies are observed, for the advice on the timeout. `None`: they aren't.
     pub observe_latency: Option<Located<Duration>>,
+    /// Most attempts that go on in the background when their caller is gone, where the code asks for
+    /// it, 1 to 1 000. `None`: they are cancelled.
+    pub detached: Option<Located<u32>>,
     /// `None`: no limit of our own.
     pub rate_limit: Option<RateLimitSection>,
+    /// `faults = { enabled, seed, by, latency, error, outcome, panic }`: faults on purpose, for staging.
+    /// Defaults false, 0, `call`; no latency; shares of 0. `None`, or not enabled: nothing befalls anybody.
+    pub faults: Option<FaultConfig>,
     /// What answers when the call fails. Default: none.
     pub fallback: Located<Fallback>,
 }
@@ -128,7 +135,15 @@ impl DependencySection {
     #[must_use]
     pub fn worst_case(&self) -> Duration {
         let retry = self.retry_config();
-        arithmetic::worst_case(retry.attempts, *self.attempt_timeout, &retry.backoff)
+        arithmetic::worst_case(retry.attempts, self.longest_attempt(), &retry.backoff)
+    }
+
+    /// The longest that an attempt can take with its hedges, the last of which begins after all of
+    /// their delays.
+    #[must_use]
+    pub fn longest_attempt(&self) -> Duration {
+        let hedging = self.hedge.map_or(Duration::ZERO, |hedge| hedge.longest_delay());
+        self.attempt_timeout.saturating_add(hedging)
     }
 }
 

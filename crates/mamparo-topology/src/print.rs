@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use mamparo_core::call::fault::FaultConfig;
+
 use crate::{BreakerRule, BreakerSection, DependencySection, PolicyFile, show_duration};
 
 /// The service's dependencies as a Markdown table: timeout, retries, breaker, bulkhead, fallback,
@@ -37,7 +39,23 @@ pub fn dependency_table(policy: &PolicyFile) -> String {
             show_duration(dependency.worst_case()),
         );
     }
+    for dependency in &policy.dependencies {
+        if let Some(faults) = dependency.faults.filter(|faults| faults.enabled) {
+            let _ = write!(text, "\nFaults are injected on purpose into calls of ");
+            let _ = writeln!(text, "{}: {}.", cell(&dependency.name), shares(&faults));
+        }
+    }
     text
+}
+
+/// Which share of the calls is hit by what.
+fn shares(faults: &FaultConfig) -> String {
+    let latency = faults.latency.map(|latency| ("latency", latency.share));
+    let ends = [("error", faults.error), ("outcome", faults.outcome), ("panic", faults.panic)];
+    let hits = latency.into_iter().chain(ends).filter(|(_, share)| *share > 0.0);
+    let hits: Vec<String> =
+        hits.map(|(kind, share)| format!("{kind} {}", percent(share))).collect();
+    if hits.is_empty() { "none yet".to_owned() } else { hits.join(", ") }
 }
 
 fn retries(dependency: &DependencySection) -> String {
@@ -59,10 +77,10 @@ fn breaker(breaker: &BreakerSection) -> String {
         BreakerRule::Failures(failures) => format!("{} failures in {window}", **failures),
         BreakerRule::Consecutive(failures) => format!("{} failures in a row", **failures),
         BreakerRule::Rate { failure_rate, slow, min_calls, calls } => {
-            let failed = failure_rate.map(|rate| format!("{} %", *rate * 100.0));
+            let failed = failure_rate.map(|rate| percent(*rate));
             let slow = slow.as_ref().map(|slow| {
                 let limit = show_duration(*slow.slower_than);
-                format!("{} % slower than {limit}", *slow.rate * 100.0)
+                format!("{} slower than {limit}", percent(*slow.rate))
             });
             let shares: Vec<String> = failed.into_iter().chain(slow).collect();
             let of = calls.map_or(window, |calls| format!("the last {}", *calls));
@@ -83,6 +101,11 @@ fn bulkhead(dependency: &DependencySection) -> String {
         Some(bulkhead) => format!("{}, queue {}", *bulkhead.limit, *bulkhead.queue),
         None => "none".to_owned(),
     }
+}
+
+/// A share in hundredths, to two places: 0.07 × 100 is not quite 7.
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 10_000.0).round() / 100.0)
 }
 
 /// Text that neither ends a cell nor breaks its row.

@@ -323,6 +323,17 @@ impl<'s, 't> Section<'s, 't> {
     }
 }
 
+/// Where the value of `path` begins, or as much of the path as there is: what isn't set is a default,
+/// and its mistake is one of the table.
+pub(crate) fn offset_of<'p>(root: &DeTable<'_>, path: impl IntoIterator<Item = &'p str>) -> usize {
+    let (mut offset, mut table) = (0, Some(root));
+    for step in path {
+        let Some((key, value)) = table.and_then(|table| table.get_key_value(step)) else { break };
+        (offset, table) = (key.span().start, value.get_ref().as_table());
+    }
+    offset
+}
+
 /// How a value stands in a message about its range.
 pub(crate) trait Show {
     fn show(&self) -> String;

@@ -8,6 +8,7 @@ use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::call::adaptive::{AdaptiveConfig, Algorithm};
 use mamparo_core::call::breaker::{BreakerConfig, Over, SlowRate, Trip};
 use mamparo_core::call::bulkhead::{BulkheadConfig, Order};
+use mamparo_core::call::fault::{Draw, FaultConfig, Latency};
 use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::rate_limit::RateLimitConfig;
@@ -172,4 +173,63 @@ fn the_table_of_dependencies_says_what_opens_and_what_limits() {
         let table = dependency_table(&parse("orders.toml", &file(policies)).unwrap());
         assert!(table.contains(expected), "{table}");
     }
+}
+
+#[test]
+fn faults_come_through_and_are_off_unless_the_switch_is_on() {
+    let read = |keys: &str| {
+        let text = file(&format!("faults = {{ {keys} }}"));
+        let policy = parse("orders.toml", &text).unwrap_or_else(|problems| panic!("{problems}"));
+        policy.dependency("catalog").unwrap().faults.unwrap()
+    };
+    let off = read("error = 1.0, panic = 0.0, latency = { share = 1.0, most = \"3s\" }");
+    assert!(!off.enabled && (0..1_000).all(|call| off.decide(call).is_none()));
+    let latency =
+        |least, most| Some(Latency { share: 0.5, least: millis(least), most: millis(most) });
+    let on = FaultConfig {
+        enabled: true,
+        seed: 42,
+        draw: Draw::Key,
+        latency: latency(100, 300),
+        panic: 0.01,
+        error: 0.1,
+        outcome: 0.05,
+    };
+    let keys = "enabled = true, seed = 42, by = \"key\", error = 0.1, outcome = 0.05, panic = 0.01";
+    let slow = "latency = { share = 0.5, least = \"100ms\", most = \"300ms\" }";
+    assert_eq!(read(&format!("{keys}, {slow}")), on);
+    let slow = "latency = { share = 0.5, most = \"2s\" }";
+    assert_eq!(read(slow).latency, latency(2_000, 2_000), "without a least, all are the longest");
+}
+
+#[test]
+fn an_attempt_with_hedges_takes_as_long_as_the_last_of_them() {
+    let file = |hedge: &str| {
+        file(&format!(
+            "hedge = {{ {hedge} }}\n[[routes]]\npath = \"GET /\"\ncalls = [[\"catalog GET /\"]]"
+        ))
+        .replace("owner", "request_budget = \"1s\"\nowner")
+    };
+    let read = |hedge: &str| parse("orders.toml", &file(hedge));
+    let fits = read("after = \"100ms\", max = 3").unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(fits.dependency("catalog").unwrap().worst_case(), millis(1_000));
+    assert_eq!(fits.plan("catalog").unwrap().validate(), []);
+    let text = read("after = \"200ms\", max = 3").unwrap_err().to_string();
+    let expected = "1 attempts of 1300ms and waits of up to 0s make 1300ms, more than request_budget 1s\n  \
+                    hint: make fewer attempts, or an attempt_timeout of at most 400ms";
+    assert!(text.ends_with(expected), "{text}");
+}
+
+#[test]
+fn the_on_call_sees_on_the_first_page_that_faults_are_on_purpose() {
+    let table = |keys: &str| {
+        let text = file(&format!("faults = {{ {keys} }}"));
+        dependency_table(&parse("orders.toml", &text).unwrap())
+    };
+    let shares = "error = 0.07, latency = { share = 0.5, most = \"2s\" }";
+    let on = table(&format!("enabled = true, {shares}"));
+    let expected =
+        "\nFaults are injected on purpose into calls of catalog: latency 50 %, error 7 %.\n";
+    assert!(on.ends_with(expected), "{on}");
+    assert!(!table(shares).contains("on purpose"));
 }

@@ -66,6 +66,17 @@ impl HedgeAfter {
 }
 
 impl HedgeConfig {
+    /// How long after its attempt the last hedge begins, where that is fixed. Delays that follow the
+    /// latency are as long as nearly all attempts take, which the timeout has room for: they count as
+    /// zero.
+    #[must_use]
+    pub const fn longest_delay(&self) -> Duration {
+        match self.after {
+            HedgeAfter::Fixed(delay) => delay.saturating_mul(self.extra),
+            HedgeAfter::Quantile { .. } => Duration::ZERO,
+        }
+    }
+
     /// What can't be meant.
     pub(crate) fn check(&self, mistakes: &mut Mistakes) {
         mistakes.range("hedge.max", self.extra, 1, HEDGES_MAX);

@@ -1,8 +1,8 @@
 //! `[dependencies.<name>]`
 
-use mamparo_core::limits::ATTEMPT_MIN_USABLE;
+use mamparo_core::limits::{ATTEMPT_MIN_USABLE, DETACHED_MAX};
 
-use super::policies::{adaptive, breaker, bulkhead, hedge, retry, shed, throttle, word};
+use super::policies::{adaptive, breaker, bulkhead, faults, hedge, retry, shed, throttle, word};
 use super::{LONGEST, SHORTEST, rate_limit};
 use crate::reader::Section;
 use crate::{DependencySection, Fallback, Located};
@@ -25,7 +25,9 @@ pub(super) fn read(
     let throttle = section.table("throttle").map(throttle);
     let shed = section.table("shed").map(shed);
     let observe_latency = section.within("observe_latency", SHORTEST..=LONGEST);
+    let detached = section.within("detached", 1..=DETACHED_MAX);
     let rate_limit = section.table("rate_limit").and_then(rate_limit);
+    let faults = section.table("faults").map(faults);
     let fallback = fallback(&mut section);
     section.finish();
     Some(DependencySection {
@@ -40,7 +42,9 @@ pub(super) fn read(
         throttle,
         shed,
         observe_latency,
+        detached,
         rate_limit,
+        faults,
         fallback,
     })
 }

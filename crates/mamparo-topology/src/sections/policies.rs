@@ -6,11 +6,13 @@ use mamparo_core::backoff::Jitter;
 use mamparo_core::call::adaptive::{AdaptiveConfig, Algorithm};
 use mamparo_core::call::breaker::BreakerConfig;
 use mamparo_core::call::bulkhead::Order;
+use mamparo_core::call::fault::{Draw, FaultConfig, Latency};
 use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::shed::{Criticality, ShedConfig};
 use mamparo_core::call::throttle::ThrottleConfig;
 use mamparo_core::limits::{
-    ATTEMPTS_MAX, BULKHEAD_LIMIT_MAX, BULKHEAD_QUEUE_MAX, HEDGES_MAX, PROBES_MAX, WINDOW_CALLS_MAX,
+    ATTEMPTS_MAX, BULKHEAD_LIMIT_MAX, BULKHEAD_QUEUE_MAX, FAULT_LATENCY_MAX, HEDGE_QUANTILE_MIN,
+    HEDGES_MAX, PROBES_MAX, WINDOW_CALLS_MAX,
 };
 
 use super::{LONGEST, SHORTEST};
@@ -34,6 +36,9 @@ const ALGORITHMS: [(&str, Algorithm); 3] = [
     ("vegas", Algorithm::Vegas),
     ("aimd", Algorithm::Aimd),
 ];
+
+/// What faults are drawn by in the file.
+const DRAWS: [(&str, Draw); 2] = [("call", Draw::Call), ("key", Draw::Key)];
 
 /// One of a few words; `None` when it isn't set, or is none of them and reported.
 pub(super) fn word<T: Copy>(
@@ -176,7 +181,7 @@ pub(super) fn hedge(mut section: Section<'_, '_>) -> HedgeConfig {
     let usual = HedgeConfig::default();
     let extra = *section.within_or("max", 1..=HEDGES_MAX, usual.extra);
     let after = section.within("after", SHORTEST..=LONGEST);
-    let quantile = section.within_or("quantile", f64::MIN_POSITIVE..=0.9999, 0.95);
+    let quantile = section.within_or("quantile", HEDGE_QUANTILE_MIN..=0.9999, 0.95);
     let least = section.within_or("least", SHORTEST..=LONGEST, usual.after.least());
     for key in ["quantile", "least"] {
         if section.has("after") && section.has(key) {
@@ -222,4 +227,31 @@ pub(super) fn shed(mut section: Section<'_, '_>) -> ShedConfig {
     };
     section.finish();
     config
+}
+
+pub(super) fn faults(mut section: Section<'_, '_>) -> FaultConfig {
+    let usual = FaultConfig::default();
+    let config = FaultConfig {
+        enabled: section.get("enabled").map_or(usual.enabled, |enabled| enabled.value),
+        seed: section.get("seed").map_or(usual.seed, |seed| seed.value),
+        draw: word(&mut section, "by", &DRAWS).map_or(usual.draw, |by| by.value),
+        latency: section.table("latency").and_then(latency),
+        panic: *section.within_or("panic", 0.0..=1.0, usual.panic),
+        error: *section.within_or("error", 0.0..=1.0, usual.error),
+        outcome: *section.within_or("outcome", 0.0..=1.0, usual.outcome),
+    };
+    section.finish();
+    config
+}
+
+/// `latency = { share, least, most }`; without a `least` every delay is the longest.
+fn latency(mut section: Section<'_, '_>) -> Option<Latency> {
+    let share = section.require::<f64>("share");
+    let most = section.require::<Duration>("most");
+    let share = share.and_then(|_| section.within("share", 0.0..=1.0));
+    let most = most.and_then(|_| section.within("most", Duration::ZERO..=FAULT_LATENCY_MAX));
+    let least = section.within("least", Duration::ZERO..=FAULT_LATENCY_MAX);
+    section.finish();
+    let most = *most?;
+    Some(Latency { share: *share?, least: least.map_or(most, |least| *least), most })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Mistake, Plan};
 use crate::call::arithmetic;
-use crate::call::hedge::{HedgeAfter, HedgeConfig};
+use crate::call::hedge::HedgeConfig;
 use crate::call::mistake::Mistakes;
 use crate::call::retry::Retry;
 use crate::limits;
@@ -56,21 +56,13 @@ fn times(plan: &Plan, mistakes: &mut Mistakes) {
     }
     if let (Some(timeout), Some(budget)) = (plan.attempt_timeout, plan.budget) {
         // The last hedge begins after all delays, with a timeout of its own.
-        let longest = timeout.saturating_add(hedging(plan));
+        let hedging = plan.hedge.map_or(Duration::ZERO, |hedge| hedge.longest_delay());
+        let longest = timeout.saturating_add(hedging);
         if let Err(error) =
             arithmetic::fits(plan.retry.attempts, longest, &plan.retry.backoff, budget)
         {
             mistakes.add("budget", error.to_string());
         }
-    }
-}
-
-/// The fixed delays before the last hedge of an attempt. Those that follow the latency are as
-/// long as nearly all attempts take, which the timeout has room for.
-fn hedging(plan: &Plan) -> Duration {
-    match plan.hedge {
-        Some(HedgeConfig { after: HedgeAfter::Fixed(delay), extra }) => delay.saturating_mul(extra),
-        Some(HedgeConfig { after: HedgeAfter::Quantile { .. }, .. }) | None => Duration::ZERO,
     }
 }
 
