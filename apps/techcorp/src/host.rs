@@ -16,7 +16,7 @@ use mamparo::messaging::{
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
 use mamparo::store::{SqliteStore, StoreError, idempotency, inbox};
-use mamparo::topology::PolicyFile;
+use mamparo::topology::{DependencySection, PolicyFile};
 use sqlx::Sqlite;
 use tokio::net::TcpListener;
 
@@ -117,9 +117,7 @@ impl Host {
     pub fn client(&self, name: &str) -> Result<HttpClient, StartError> {
         let section = self.policy.dependency(name);
         let section = section.ok_or_else(|| self.missing(format!("[dependencies.{name}]")))?;
-        let dependency = Dependency::from_plan(section.plan(self.service.name()))?;
-        let faults = section.faults.unwrap_or_default();
-        Ok(HttpClient::with_faults(&section.url, dependency, faults)?)
+        client_of(section, self.service.name())
     }
 
     /// The service's database with its own `schema`, watched by a check and closed last.
@@ -296,6 +294,12 @@ impl Host {
         };
         health::routes(ready, move || telemetry.render())
     }
+}
+
+fn client_of(section: &DependencySection, service: &str) -> Result<HttpClient, StartError> {
+    let dependency = Dependency::from_plan(section.plan(service))?;
+    let faults = section.faults.unwrap_or_default();
+    Ok(HttpClient::with_faults(&section.url, dependency, faults)?)
 }
 
 /// Forgets inbox rows and idempotency keys that have served, a batch at a time. How long to pause.
