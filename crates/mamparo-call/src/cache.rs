@@ -42,6 +42,7 @@ use std::sync::Arc;
 use mamparo_core::call::fallback::{Effect, Ended, Reason, Standing, Windows, ask, shares};
 use mamparo_core::limits::CACHE_REFRESH_MAX;
 use mamparo_core::outcome::{Failure, Health};
+use mamparo_core::time::Moment;
 
 pub use builder::CacheBuilder;
 pub use cached::{CacheError, Cached, Fetched, Handling, Keep, Outcome};
@@ -115,11 +116,13 @@ where
         Self { shared: Arc::new(shared) }
     }
 
-    /// Remembers an answer that was got in another way.
+    /// Remembers an answer that was got in another way, unless a newer one is remembered. It stays,
+    /// too, when a call that is under way comes back with an older one.
     pub fn put(&self, key: K, fetched: impl Into<Fetched<V>>) {
-        let entry = self.shared.entry(fetched.into(), clock::now());
+        let now = clock::now();
+        let entry = self.shared.entry(fetched.into(), now);
         if entry.stored {
-            self.shared.entries.insert(key, Arc::new(entry));
+            self.shared.remember(key, &Arc::new(entry), now);
         }
     }
 
@@ -132,8 +135,11 @@ where
         entry.windows.stands_in(age).then(|| Lesser::Stale(entry.value.clone(), age))
     }
 
-    /// Forgets what is remembered under `key`.
+    /// Forgets what is remembered under `key`, because it was changed, say. A call that is under way
+    /// may have been answered before: those who wait for it get its answer, nobody who comes later
+    /// does.
     pub fn forget(&self, key: &K) {
+        self.shared.flights.abandon(key);
         self.shared.entries.invalidate(key);
     }
 }
@@ -149,7 +155,8 @@ where
     ///
     /// Of those who want the same key at the same time one calls `fetch`, and the others take its
     /// answer. When the one is dropped or panics, another takes over; each waits no longer than its
-    /// own [`Context`]'s deadline. In the time of `stale-while-revalidate` one caller fetches, and
+    /// own [`Context`]'s deadline. `fetch` must not ask for the same key: it would wait for itself. In the
+    /// time of `stale-while-revalidate` one caller fetches, and
     /// the others get the stale value at once. Errors are never remembered, and an answer of the
     /// dependency that says no (404) makes the cache forget.
     ///
@@ -254,6 +261,13 @@ where
                 }
                 Begun::Join { waiter, known } => match self.join(waiter, known).await {
                     Joined::Ended(result) => break result,
+                    // No call begins after the deadline, whoever was to make it before.
+                    Joined::Again if is_over(Context::current_deadline()) => {
+                        break self.shared.late(self.shared.entries.get(key));
+                    }
+                    Joined::Alone(known) if is_over(Context::current_deadline()) => {
+                        break self.shared.late(known);
+                    }
                     Joined::Again => begun = self.begin(key),
                     Joined::Alone(known) => break self.make(key, None, known, fetch()).await,
                 },
@@ -274,17 +288,15 @@ where
         let (shared, started) = (&self.shared, clock::now());
         let error = match Deadline::new(fetch, Context::current_deadline()).await {
             Ok(Ok(fetched)) => {
-                let entry = Arc::new(shared.entry(fetched, started));
+                let (now, mut entry) = (clock::now(), shared.entry(fetched, started));
+                // Nobody would notice that it was forgotten since it was asked for.
+                entry.stored &= maker.is_some();
+                let entry = Arc::new(entry);
                 let collapsed = if maker.is_some() { None } else { Some(false) };
-                // Remembered first: whoever comes between would make the call again.
-                if entry.stored {
-                    shared.entries.insert(key.clone(), Arc::clone(&entry));
-                }
                 if let Some(maker) = maker {
-                    let shared = entry.stored.then(|| Arc::clone(&entry));
-                    maker.land(shared.map_or(Landing::Unshared, Landing::Landed));
+                    self.land(key, maker, &entry, now);
                 }
-                return Ok(entry.fetched(clock::now(), known.is_some(), collapsed));
+                return Ok(entry.fetched(now, known.is_some(), collapsed));
             }
             Ok(Err(error)) => error,
             Err(_elapsed) => return shared.late(known),
@@ -301,6 +313,19 @@ where
             maker.land(Landing::Failed { error: Arc::clone(&error), ended });
         }
         shared.stand_in(known, ended).ok_or_else(|| shared.failed(error, false))
+    }
+
+    /// Remembers an answer, and tells those who wait for it.
+    fn land(&self, key: &K, mut maker: Maker<K, V, E>, entry: &Arc<Entry<V>>, now: Moment) {
+        if !entry.stored {
+            return maker.land(Landing::Unshared);
+        }
+        // Remembered first: whoever comes between would make the call again.
+        self.shared.remember(key.clone(), entry, now);
+        if !maker.vacate() {
+            self.shared.take_back(key.clone(), entry);
+        }
+        maker.land(Landing::Landed(Arc::clone(entry)));
     }
 
     /// Waits for another one's call.
@@ -325,4 +350,8 @@ where
             },
         }
     }
+}
+
+fn is_over(deadline: Option<Moment>) -> bool {
+    deadline.is_some_and(|deadline| clock::now() >= deadline)
 }

@@ -113,6 +113,11 @@ impl FaultInjector {
         Some(injection)
     }
 
+    /// The same, where the key is the client of the current [`Context`].
+    pub(crate) fn ask_for_client(&self) -> Option<Injection> {
+        self.ask(Context::current().client.as_deref().map(str::as_bytes))
+    }
+
     /// Waits and panics; `None` when the call is to be made now.
     pub(crate) async fn carry_out(&self, injection: Injection) -> Option<Fake> {
         let Injection { delay, instead, .. } = injection;

@@ -157,6 +157,79 @@ async fn an_answer_brings_its_age_and_its_own_windows_along() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_older_than_this_process_keeps_its_age() {
+    let days = |n: u64| Duration::from_secs(n * 86_400);
+    let (cache, catalog) = (cache(WINDOWS), Catalog::default());
+    let windows = Windows { fresh_for: days(3), ..WINDOWS };
+    cache.put("p-1", Fetched { age: days(2), keep: Keep::For(windows), ..Fetched::from(7) });
+    assert_eq!(cache.recall(&"p-1"), Some(Lesser::Stale(7, days(2))));
+    pass(days(1)).await;
+    assert_eq!(fresh(catalog.through(&cache).await), 1, "three days are over");
+    cache.put("p-2", Fetched { age: Duration::MAX, ..Fetched::from(7) });
+    pass(days(1)).await;
+    assert_eq!(cache.recall(&"p-2"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forgotten_during_a_call_does_not_come_back_with_its_answer() {
+    let (cache, catalog) = (cache(WINDOWS), Catalog::default());
+    let forgets = async {
+        pass(millis(50)).await;
+        cache.forget(&"p-1");
+    };
+    let (before, ()) = tokio::join!(catalog.through(&cache), forgets);
+    assert_eq!(fresh(before), 1, "it was asked for before");
+    assert_eq!(cache.recall(&"p-1"), None);
+
+    let later = async {
+        pass(millis(50)).await;
+        cache.forget(&"p-1");
+        catalog.through(&cache).await
+    };
+    let (before, waits, later) =
+        tokio::join!(catalog.through(&cache), catalog.through(&cache), later);
+    assert_eq!((fresh(before), fresh(waits), fresh(later)), (2, 2, 3));
+    let never = || async { unreachable!("it is fresh") };
+    assert_eq!(fresh(cache.get(&"p-1", never).await), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_overtaken_does_not_replace_the_newer_one() {
+    let (cache, catalog) = (cache(WINDOWS), Catalog::default());
+    let overtakes = async {
+        pass(millis(50)).await;
+        cache.put("p-1", 77);
+    };
+    let (got, ()) = tokio::join!(catalog.through(&cache), overtakes);
+    assert_eq!(fresh(got), 1);
+    assert_eq!(cache.recall(&"p-1"), Some(Lesser::Stale(77, millis(50))));
+    // A cache on the way that lags behind the one that answered before.
+    cache.put("p-1", Fetched { age: millis(51), ..Fetched::from(1) });
+    assert_eq!(cache.recall(&"p-1"), Some(Lesser::Stale(77, millis(50))));
+    cache.put("p-1", Fetched { age: millis(50), ..Fetched::from(78) });
+    assert_eq!(cache.recall(&"p-1"), Some(Lesser::Stale(78, millis(50))), "the later word counts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c24_nobody_takes_a_call_over_after_its_own_deadline() {
+    let (cache, catalog) = (cache(WINDOWS), Catalog::default());
+    let now = clock::now();
+    let within = |time| Context::default().with_budget(now, millis(time));
+    for late in all((0..3).map(|_| within(50).scope(catalog.through(&cache)))).await {
+        assert!(matches!(late, Err(CacheError::Late { .. })), "{late:?}");
+    }
+    assert_eq!(catalog.calls.get(), 1);
+    // The same for one whose answer turns out to be for another one alone.
+    let now = clock::now();
+    let private =
+        || async { catalog.answer().await.map(|fetched| Fetched { keep: Keep::Never, ..fetched }) };
+    let within = |time| Context::default().with_budget(now, millis(time));
+    let got = all([200, 100].map(|time| within(time).scope(cache.get(&"p-1", private)))).await;
+    assert!(matches!(got[..], [Ok(_), Err(CacheError::Late { .. })]), "{got:?}");
+    assert_eq!(catalog.calls.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_dependency_itself_calls_stale_is_stale_here_too_and_never_fresh() {
     let (cache, calls) = (cache(WINDOWS), Cell::new(0));
     let second_hand = || async {

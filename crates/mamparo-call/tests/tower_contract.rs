@@ -27,7 +27,7 @@ use mamparo_core::backoff::Backoff;
 use mamparo_core::call::adaptive::AdaptiveConfig;
 use mamparo_core::call::breaker::BreakerConfig;
 use mamparo_core::call::bulkhead::BulkheadConfig;
-use mamparo_core::call::fault::FaultConfig;
+use mamparo_core::call::fault::{Draw, FaultConfig, key_hash};
 use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::pipeline::Refusal;
 use mamparo_core::call::rate_limit::RateLimitConfig;
@@ -355,4 +355,29 @@ async fn injected_errors_are_seen_like_real_ones_and_reach_nobody() {
 
 fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_by_key_befall_the_clients_that_they_befall_everywhere() {
+    let config =
+        FaultConfig { enabled: true, draw: Draw::Key, error: 0.5, ..FaultConfig::default() };
+    let injector = FaultInjector::new("orders", "catalog", config).expect("sound");
+    let layer = FaultLayer::new(Arc::new(injector), |_: Fake| Err(fake()));
+    let mut service = layer.layer(tower::service_fn(|_: Request| async {
+        Ok::<Response, Broken>(Response { body: Vec::new() })
+    }));
+    let mut hit = 0;
+    for client in (0..100).map(|n| format!("c-{n}")) {
+        let expected = config.decide(key_hash(client.as_bytes())).is_some();
+        let context = mamparo_call::Context::default();
+        let context = mamparo_call::Context { client: Some(client.as_str().into()), ..context };
+        for _ in 0..3 {
+            let service = service.ready().await.expect("ready");
+            let request = Request(vec![1]);
+            let answer = context.clone().scope(async { service.call(request).await }).await;
+            assert_eq!(answer.is_err(), expected, "{client}");
+        }
+        hit += u32::from(expected);
+    }
+    assert!((30..70).contains(&hit), "{hit}");
 }

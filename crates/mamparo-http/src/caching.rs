@@ -67,17 +67,20 @@ pub fn tell(cache: &str, handling: &Handling, headers: &mut HeaderMap) {
 impl Response {
     /// The answer with its age and with the windows that its `Cache-Control` gives it, and those of
     /// `configured` where it says nothing. One that varies by everything (`Vary: *`) is not kept. One
-    /// that a cache on the way served stale, as its `Cache-Status` says, is stale here too.
+    /// that a cache on the way served stale, as its `Cache-Status` says, or an `Age` not below its own
+    /// `max-age`, is stale here too.
     #[must_use]
     pub fn into_fetched(self, configured: Windows) -> Fetched<Self> {
         let varies =
             self.headers.get_all(VARY).iter().any(|value| value.as_bytes().contains(&b'*'));
-        let keep =
-            if varies { Keep::Never } else { CacheControl::read(&self.headers).keep(configured) };
+        let (age, control) = (age(&self.headers), CacheControl::read(&self.headers));
+        let keep = if varies { Keep::Never } else { control.keep(configured) };
+        // Without an age it comes from the origin, whose word is fresh even where nobody may keep it.
+        let outlived = control.lifetime().is_some_and(|lifetime| !age.is_zero() && age >= lifetime);
         let past_its_time =
             |s: &CacheStatus| s.is_hit() && s.ttl_seconds().is_some_and(|ttl| ttl < 0);
-        let stale = CacheStatus::read(&self.headers).iter().any(past_its_time);
-        Fetched { age: age(&self.headers), value: self, keep, stale }
+        let stale = outlived || CacheStatus::read(&self.headers).iter().any(past_its_time);
+        Fetched { age, value: self, keep, stale }
     }
 }
 
@@ -116,6 +119,18 @@ mod tests {
             ("catalog; hit", false),
         ] {
             assert_eq!(fetched(&[("cache-status", status)]).stale, stale, "{status}");
+        }
+        for (control, age, stale) in [
+            ("max-age=60", "59", false),
+            ("max-age=60", "60", true),
+            ("max-age=60, s-maxage=30", "59", true),
+            ("max-age=60, s-maxage=90", "60", false),
+            ("max-age=0", "0", false),
+            ("max-age=0", "1", true),
+            ("stale-if-error=60", "99", false),
+        ] {
+            let fetched = fetched(&[("cache-control", control), ("age", age)]);
+            assert_eq!(fetched.stale, stale, "{control} {age}");
         }
         for nonsense in ["-1", "1.5", "", "soon", "1, 2"] {
             let headers = [(AGE, HeaderValue::from_static(nonsense))].into_iter().collect();

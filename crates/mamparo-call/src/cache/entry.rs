@@ -1,11 +1,13 @@
 //! What a cache holds, and the answers that it makes of it.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_core::call::fallback::{Effect, Ended, Reason, Windows, ask};
 use mamparo_core::outcome::Failure;
 use mamparo_core::time::Moment;
+use moka::ops::compute::Op;
 
 use super::flight::Flights;
 use super::{CacheError, Cached, Fetched, Handling, Keep, Outcome};
@@ -25,12 +27,37 @@ pub(super) struct Shared<K, V, E> {
 /// A remembered answer.
 pub(super) struct Entry<V> {
     pub(super) value: V,
-    /// When the dependency said it, its own `Age` taken off.
-    pub(super) born: Moment,
+    /// When it was asked for, and how old it was then. Not one moment: an answer may be older than
+    /// any moment of this process.
+    asked: Moment,
+    age_then: Duration,
     pub(super) windows: Windows,
     pub(super) stored: bool,
     /// The dependency itself called it stale.
     stale: bool,
+}
+
+impl<K, V, E> Shared<K, V, E>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    /// Remembers it, unless what is remembered was said later: of two answers that overtake each
+    /// other, or come from caches of different age, the newer one stays.
+    pub(super) fn remember(&self, key: K, entry: &Arc<Entry<V>>, now: Moment) {
+        self.entries.entry(key).and_upsert_with(|known| match known {
+            Some(known) if known.value().age(now) < entry.age(now) => known.into_value(),
+            Some(_) | None => Arc::clone(entry),
+        });
+    }
+
+    /// Forgets this very entry, and none that has taken its place.
+    pub(super) fn take_back(&self, key: K, entry: &Arc<Entry<V>>) {
+        self.entries.entry(key).and_compute_with(|known| match known {
+            Some(known) if Arc::ptr_eq(known.value(), entry) => Op::Remove,
+            Some(_) | None => Op::Nop,
+        });
+    }
 }
 
 impl<K, V: Clone, E> Shared<K, V, E> {
@@ -44,7 +71,7 @@ impl<K, V: Clone, E> Shared<K, V, E> {
         if stale {
             windows.fresh_for = Duration::ZERO;
         }
-        Entry { value, born: started.minus(age), windows, stored, stale }
+        Entry { value, asked: started, age_then: age, windows, stored, stale }
     }
 
     /// The stale value in place of a call that ended like this, if one may stand in.
@@ -74,11 +101,13 @@ impl<K, V: Clone, E> Shared<K, V, E> {
     }
 }
 
-impl<V: Clone> Entry<V> {
+impl<V> Entry<V> {
     pub(super) fn age(&self, now: Moment) -> Duration {
-        now.since(self.born)
+        self.age_then.saturating_add(now.since(self.asked))
     }
+}
 
+impl<V: Clone> Entry<V> {
     pub(super) fn fetched(
         &self,
         now: Moment,

@@ -4,7 +4,6 @@
 //! those who wait hear of it: there is no state in which nobody makes the call and somebody waits.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Place;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -40,7 +39,7 @@ pub(super) struct Maker<K: Hash + Eq, V, E> {
     flights: Arc<Flights<K, V, E>>,
     key: K,
     landing: watch::Sender<Option<Landing<V, E>>>,
-    landed: bool,
+    vacated: bool,
 }
 
 /// Waits for a call.
@@ -59,19 +58,24 @@ impl<K: Hash + Eq + Clone, V, E> Flights<K, V, E> {
     /// A seat on the call for `key`. `deadline` is the caller's, and tells the others how long it can
     /// wait if it makes the call.
     pub(super) fn board(self: &Arc<Self>, key: &K, deadline: Option<Moment>) -> Seat<K, V, E> {
-        match self.lock().entry(key.clone()) {
-            Place::Occupied(place) => Seat::Waiter(place.get().clone()),
-            Place::Vacant(place) => {
-                let (landing, receiver) = watch::channel(None);
-                place.insert(Waiter { maker_deadline: deadline, landing: receiver });
-                Seat::Maker(Maker {
-                    flights: Arc::clone(self),
-                    key: key.clone(),
-                    landing,
-                    landed: false,
-                })
-            }
+        // Cloned first, and dropped last: a key's `Clone` and `Drop` are a user's, and no business of
+        // the lock.
+        let (place, own) = (key.clone(), key.clone());
+        let mut under_way = self.lock();
+        if let Some(waiter) = under_way.get(key) {
+            return Seat::Waiter(waiter.clone());
         }
+        let (landing, receiver) = watch::channel(None);
+        under_way.insert(place, Waiter { maker_deadline: deadline, landing: receiver });
+        drop(under_way);
+        Seat::Maker(Maker { flights: Arc::clone(self), key: own, landing, vacated: false })
+    }
+
+    /// Whoever comes from now on makes a call anew. The one under way goes on for those who wait for
+    /// it.
+    pub(super) fn abandon(&self, key: &K) {
+        let gone = self.lock().remove_entry(key);
+        drop(gone);
     }
 }
 
@@ -86,25 +90,31 @@ impl<K: Hash + Eq, V, E> Maker<K, V, E> {
     /// Tells those who wait.
     pub(super) fn land(mut self, landing: Landing<V, E>) {
         self.vacate();
-        self.landed = true;
         self.landing.send_replace(Some(landing));
     }
 
     /// Gives the place free. Before anybody is told: who then begins anew does not find a call that is
-    /// over.
-    fn vacate(&self) {
-        let gone = self.flights.lock().remove(&self.key);
-        // A value that goes with it is a user's, and its drop is no business of the lock.
+    /// over. Answers whether it was its place to the end; not so when the key was
+    /// [abandoned](Flights::abandon) meanwhile.
+    pub(super) fn vacate(&mut self) -> bool {
+        if self.vacated {
+            return false;
+        }
+        self.vacated = true;
+        let own = self.landing.subscribe();
+        let mut under_way = self.flights.lock();
+        let is_own = under_way.get(&self.key).is_some_and(|it| it.landing.same_channel(&own));
+        let gone = if is_own { under_way.remove_entry(&self.key) } else { None };
+        drop(under_way);
+        // What goes with it is a user's, and its drop is no business of the lock.
         drop(gone);
+        is_own
     }
 }
 
 impl<K: Hash + Eq, V, E> Drop for Maker<K, V, E> {
     fn drop(&mut self) {
-        // Once it has landed, the place may be another one's.
-        if !self.landed {
-            self.vacate();
-        }
+        self.vacate();
     }
 }
 

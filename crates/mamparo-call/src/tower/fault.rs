@@ -13,7 +13,8 @@ use crate::fault::{Fake, FaultInjector};
 
 /// Puts a [`FaultInjector`] in front of a service; goes innermost, where the transport would be.
 ///
-/// `made` makes what looks real to the policies around it. A request that nothing befalls goes
+/// `made` makes what looks real to the policies around it. What is drawn by key is drawn by the client of
+/// the current [`Context`](crate::Context). A request that nothing befalls goes
 /// straight through; one that is struck is boxed, and takes along the instance that was ready for it.
 #[derive(Debug, Clone)]
 pub struct FaultLayer<M> {
@@ -61,7 +62,7 @@ where
 
     #[inline]
     fn call(&mut self, request: R) -> Self::Future {
-        let injection = if self.injector.is_on() { self.injector.ask(None) } else { None };
+        let injection = if self.injector.is_on() { self.injector.ask_for_client() } else { None };
         let Some(injection) = injection else {
             return Faulty { step: Step::Running { future: self.inner.call(request) } };
         };

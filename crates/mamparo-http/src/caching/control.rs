@@ -64,6 +64,12 @@ impl CacheControl {
         }
     }
 
+    /// For how long the answer is fresh, counted from its origin, where it says so.
+    #[must_use]
+    pub fn lifetime(&self) -> Option<Duration> {
+        self.s_maxage.or(self.max_age)
+    }
+
     /// How long the answer is remembered for what; where it says nothing, as `configured`.
     #[must_use]
     pub fn keep(&self, configured: Windows) -> Keep {
@@ -78,7 +84,7 @@ impl CacheControl {
             return Keep::For(Windows { fresh_for, must_revalidate: true, ..configured });
         }
         Keep::For(Windows {
-            fresh_for: self.s_maxage.or(self.max_age).unwrap_or(configured.fresh_for),
+            fresh_for: self.lifetime().unwrap_or(configured.fresh_for),
             while_revalidate: self.stale_while_revalidate.unwrap_or(configured.while_revalidate),
             if_error: self.stale_if_error.unwrap_or(configured.if_error),
             must_revalidate: self.must_revalidate
