@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Apart, Arc, Mutex, MutexGuard, lock};
 use crate::time::Moment;
 
-use shard::Shard;
+use shard::{CANDIDATES, Shard};
 use sip::Sip;
 
 /// Most parts that are locked on their own. Threads that ask for different keys rarely meet.
@@ -55,7 +55,7 @@ impl<V: Dispensable> Dispensable for Arc<V> {
 /// A value a key, for at most `keys_max` keys, shared by reference.
 ///
 /// Memory is bounded whatever comes. When a new key finds its part full, sixteen entries are looked at:
-/// the first idle one goes, else the one with the least [`Keep::Nearest`]. When all sixteen are in use,
+/// those that are idle go, else the one with the least [`Keep::Nearest`]. When all sixteen are in use,
 /// the key gets **the overflow value**, which all such keys share, until a later call finds room; calls
 /// that had to share are counted ([`Keyed::overflowed`]).
 ///
@@ -148,10 +148,11 @@ impl<K: Hash + Eq, V: Dispensable> Keyed<K, V> {
         Q: Hash + Eq + ?Sized,
     {
         debug_assert!(owned.borrow() == key, "the key to keep is the one that was asked for");
-        // Declared first, so that what is forgotten ends after the lock.
-        let mut gone = Vec::new();
+        // Declared first, so that what is forgotten ends after the lock. One that the hand finds leaves
+        // room, so no further one has to go.
+        let mut gone = [const { None }; CANDIDATES];
         let mut shard = self.shard(hash);
-        gone.extend(shard.sweep(now));
+        gone[0] = shard.sweep(now);
         if let Some(value) = shard.find(hash, key) {
             return act(value);
         }

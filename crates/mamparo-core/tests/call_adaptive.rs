@@ -194,8 +194,8 @@ fn a_dependency_that_became_slower_while_it_was_idle_needs_no_probe() {
         let took = Duration::from_millis(80);
         fed.calls(60_000, |_| Sample { took, in_flight: 1, dropped: false });
         let before = fed.limit();
-        for _ in 0..10 {
-            fed.busy(1_000, 200, 4.0);
+        for _ in 0..1_000 {
+            fed.busy(10, 200, 4.0);
             assert_eq!(fed.limit.phase(), Phase::Seeking, "{algorithm}");
         }
         assert!(fed.limit() > before, "{algorithm}: {} after {before}", fed.limit());

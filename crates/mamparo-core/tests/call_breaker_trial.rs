@@ -138,6 +138,18 @@ fn a_trial_without_a_success_closes_nothing() {
     assert_eq!(call(&trial(2, 0.0), at(30), Good), Event::ProbesPassed);
 }
 
+/// Neither a second probe nor one that leaves without a verdict gives a first that hangs more time.
+#[test]
+fn the_half_open_time_runs_from_the_first_probe() {
+    let breaker = trial(2, 1.0);
+    let _hangs = admit(&breaker, at(30));
+    assert_eq!(call(&breaker, at(50), Silent), Event::Returned);
+    let _second = admit(&breaker, at(55));
+    assert_eq!(breaker.phase(at(59)), Phase::HalfOpen);
+    assert_eq!(breaker.ask(at(59)).admission, Err(SECOND));
+    assert_eq!(breaker.phase(at(60)), Phase::Open);
+}
+
 /// The half-open time measures how long probes take. A circuit that waited for a caller, because the
 /// first one left without a verdict or an order was taken back at night, owes its first probe all of it.
 #[test]

@@ -10,7 +10,7 @@ use crate::time::Moment;
 use super::{Dispensable, Keep};
 
 /// Entries that are looked at when a new key finds no room.
-const CANDIDATES: usize = 16;
+pub(super) const CANDIDATES: usize = 16;
 
 /// The hand moves by one entry for so many calls. A round over *n* keys then takes 8 × *n* calls, in
 /// which a key that has its even share is missed with a chance of e⁻⁸: what is cheap to keep is not
@@ -174,14 +174,18 @@ impl<K, V: Dispensable> Shard<K, V> {
 
     /// Is there room for one more? Where the part is full, the next [`CANDIDATES`] are looked at: those
     /// that are idle go, else the one that can best be spared; false when all of them are in use. What
-    /// goes is added to `gone`.
-    pub(super) fn make_room(&mut self, now: Moment, gone: &mut Vec<Entry<K, V>>) -> bool {
+    /// goes is put into `gone`, which has a place for each.
+    pub(super) fn make_room(
+        &mut self,
+        now: Moment,
+        gone: &mut [Option<Entry<K, V>>; CANDIDATES],
+    ) -> bool {
         if self.row.len() < self.keys_max {
             return true;
         }
         let full = self.row.len();
         let mut nearest: Option<(u64, usize)> = None;
-        for _ in 0..CANDIDATES.min(full) {
+        for place in gone.iter_mut().take(full) {
             if self.hand >= self.row.len() {
                 self.hand = 0;
             }
@@ -189,7 +193,7 @@ impl<K, V: Dispensable> Shard<K, V> {
             let Some(entry) = self.row.get(at) else { break };
             match entry.value.keep(now) {
                 // What fills the hole is looked at next.
-                Keep::Idle => gone.push(self.remove(at)),
+                Keep::Idle => *place = Some(self.remove(at)),
                 Keep::Nearest(rank) => {
                     if nearest.is_none_or(|(least, _)| rank < least) {
                         nearest = Some((rank, at));
@@ -202,7 +206,7 @@ impl<K, V: Dispensable> Shard<K, V> {
         if self.row.len() == full
             && let Some((_, at)) = nearest
         {
-            gone.push(self.remove(at));
+            gone[0] = Some(self.remove(at));
         }
         self.row.len() < full
     }
