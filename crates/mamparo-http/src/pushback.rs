@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use mamparo_core::limits;
 
 use crate::headers;
@@ -25,29 +25,41 @@ pub(crate) enum Pushback {
     After(Duration),
 }
 
+impl Pushback {
+    fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::After(one), Self::After(other)) => Self::After(one.max(other)),
+            (Self::Never, _) | (_, Self::Never) => Self::Never,
+        }
+    }
+}
+
 /// What the answer's headers say; `None` when they say nothing about it.
 pub(crate) fn parse(answer: &HeaderMap) -> Option<Pushback> {
-    let forbidden = answer
-        .get(headers::SHOULD_RETRY)
-        .is_some_and(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"false"));
-    if forbidden {
+    let says_no =
+        |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"false");
+    if answer.get_all(headers::SHOULD_RETRY).iter().any(says_no) {
         return Some(Pushback::Never);
     }
-    let text = answer.get(headers::GRPC_RETRY_PUSHBACK_MS)?.as_bytes().trim_ascii();
+    let pushbacks = answer.get_all(headers::GRPC_RETRY_PUSHBACK_MS);
+    // Of several, each has its say: a server and the proxies in front of it may all push back.
+    pushbacks.iter().map(of_grpc).reduce(Pushback::stricter)
+}
+
+fn of_grpc(value: &HeaderValue) -> Pushback {
+    let text = value.as_bytes().trim_ascii();
     // Digits alone, because a parser of numbers would take a plus sign, too.
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return Some(Pushback::Never);
+        return Pushback::Never;
     }
     let millis = text.iter().fold(0_u64, |sum, digit| {
         sum.saturating_mul(10).saturating_add(u64::from(digit.wrapping_sub(b'0')))
     });
-    Some(Pushback::After(Duration::from_millis(millis).min(limits::RETRY_AFTER_MAX)))
+    Pushback::After(Duration::from_millis(millis).min(limits::RETRY_AFTER_MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn read(name: http::HeaderName, value: &[u8]) -> Option<Pushback> {
@@ -89,6 +101,22 @@ mod tests {
         ] {
             assert_eq!(read(headers::SHOULD_RETRY, value), expected, "{value:?}");
         }
+        let twice = |name: &http::HeaderName, values: [&'static str; 2]| {
+            let mut answer = HeaderMap::new();
+            for value in values {
+                answer.append(name, HeaderValue::from_static(value));
+            }
+            parse(&answer)
+        };
+        for values in [["true", "false"], ["false", "true"]] {
+            assert_eq!(twice(&headers::SHOULD_RETRY, values), Some(Pushback::Never));
+        }
+        let pushback = |values| twice(&headers::GRPC_RETRY_PUSHBACK_MS, values);
+        for values in [["5", "-1"], ["-1", "5"]] {
+            assert_eq!(pushback(values), Some(Pushback::Never));
+        }
+        let longer = Some(Pushback::After(Duration::from_millis(7)));
+        assert_eq!([pushback(["5", "7"]), pushback(["7", "5"])], [longer; 2]);
         let mut both = HeaderMap::new();
         both.insert(headers::SHOULD_RETRY, HeaderValue::from_static("false"));
         both.insert(headers::GRPC_RETRY_PUSHBACK_MS, HeaderValue::from_static("5"));

@@ -62,7 +62,8 @@ fn rfc850(text: &str, now: SystemTime) -> Option<SystemTime> {
     let mut parts = rest.splitn(3, '-');
     let (day, month, rest) = (parts.next()?, parts.next()?, parts.next()?);
     let (digits, time) = rest.split_once(' ')?;
-    let digits: u64 = digits.parse().ok().filter(|_| digits.len() == 2)?;
+    let two_digits = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let digits: u64 = digits.parse().ok().filter(|_| two_digits)?;
     let seconds =
         |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let latest = 1970 + (seconds(now) + FIFTY_YEARS).as_secs() / YEAR.as_secs();
@@ -171,6 +172,8 @@ mod tests {
             ("Monday, 31-Feb-26 00:00:05 GMT", None),
             ("Monday, 30-Nov-2026 00:00:05 GMT", None),
             ("Monday, 30-Nov-2x 00:00:05 GMT", None),
+            // A parser of numbers would take it for the year 6.
+            ("Monday, 30-Nov-+6 00:00:05 GMT", None),
             ("Monday, 30-Nov-26", None),
             ("-, --- ", None),
         ] {
