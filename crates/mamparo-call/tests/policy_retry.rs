@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use mamparo_call::policy::{PolicyEvent, RetryPolicy};
+use mamparo_call::policy::{BreakerPolicy, PolicyEvent, RetryPolicy};
 use mamparo_call::tower::{Cloned, RetryLayer};
 use mamparo_call::{Context as Request, Failure, Repeatable, clock, retry_in_process};
 use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::call::retry::{GiveUp, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
-use support::{Broken, millis};
+use support::{Broken, caught, millis, touchy};
 use tower::{Service, ServiceBuilder, service_fn};
 
 const DOWN: Broken = Broken(Failure::TRANSIENT);
@@ -137,4 +137,51 @@ async fn each_call_that_gives_up_says_so_once() {
     let call = policy.call(Repeatable::Idempotent, async |_| down(&sent));
     assert!(oversleeps(call, 60_000).await.is_ready());
     assert_eq!(said.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c14_what_an_own_guard_refused_neither_pays_in_nor_costs_a_token() {
+    let budget = Arc::new(RetryBudget::new(RetryBudgetConfig { ratio: 0.5, reserve: 5 }));
+    let policy = RetryPolicy::new(retry()).with_budget(Arc::clone(&budget));
+    let breaker = BreakerPolicy::new(touchy(1));
+    let call = async |result: Result<(), Broken>| {
+        let attempt = |_| breaker.call(async { result.clone() });
+        policy.call(Repeatable::Idempotent, attempt).await
+    };
+    // The first attempt opens the circuit, and the second is refused.
+    assert_eq!(call(Err(DOWN)).await.expect_err("it is open").attempts, 2);
+    assert_eq!(budget.left(), 5, "the token of what was not sent is there again");
+    while budget.withdraw().is_some() {}
+    for _ in 0..100 {
+        call(Ok(())).await.expect_err("it is open");
+    }
+    assert_eq!(budget.left(), 0, "a fast no is no traffic");
+    tokio::time::advance(std::time::Duration::from_secs(30)).await;
+    for _ in 0..4 {
+        call(Ok(())).await.expect("it is up again");
+    }
+    assert_eq!(budget.left(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_attempt_pays_in_however_it_ends() {
+    let budget = Arc::new(RetryBudget::new(RetryBudgetConfig { ratio: 1.0, reserve: 9 }));
+    while budget.withdraw().is_some() {}
+    let policy = RetryPolicy::new(Retry::NONE).with_budget(Arc::clone(&budget));
+    let call = |work: fn() -> Result<(), Broken>| {
+        policy.call(Repeatable::Idempotent, move |_| async move { work() })
+    };
+    call(|| Ok(())).await.expect("it works");
+    assert_eq!(budget.left(), 1);
+    call(|| Err(DOWN)).await.expect_err("it fails");
+    assert_eq!(budget.left(), 2);
+    let hangs =
+        policy.call(Repeatable::Idempotent, |_| std::future::pending::<Result<(), Broken>>());
+    tokio::time::timeout(millis(5), hangs).await.expect_err("its caller left");
+    assert_eq!(budget.left(), 3);
+    drop(call(|| Ok(())));
+    assert_eq!(budget.left(), 3, "never begun");
+    let bug = caught(std::panic::AssertUnwindSafe(call(|| panic!("a bug of the work")))).await;
+    assert!(bug.is_err());
+    assert_eq!(budget.left(), 4);
 }

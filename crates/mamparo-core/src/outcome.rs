@@ -215,6 +215,17 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_attempt_left_open_is_closed_by_an_answer_only() {
+        for last in [Failure::TRANSIENT, Failure::NOT_SENT, Failure::NEUTRAL] {
+            let whole = last.after(Failure::UNKNOWN);
+            assert_eq!((whole.kind, whole.sent), (Kind::Unknown, Sent::Maybe), "{last:?}");
+        }
+        assert_eq!(Failure::PERMANENT.after(Failure::UNKNOWN), Failure::PERMANENT);
+        assert_eq!(Failure::NOT_SENT.after(Failure::NOT_SENT), Failure::NOT_SENT);
+        assert_eq!(Failure::NEUTRAL.after(Failure::TRANSIENT).sent, Sent::Maybe);
+    }
+
+    #[test]
     fn an_unsafe_operation_is_repeated_only_with_proof_that_nothing_was_sent() {
         assert!(Repeatable::Idempotent.safe_after(Sent::Maybe));
         assert!(Repeatable::Keyed.safe_after(Sent::Maybe));

@@ -141,6 +141,10 @@ fn a_timeout_leaves_room_for_the_attempts_of_the_budget() {
     assert!(text.starts_with("900ms: 99 % of 1000 attempts were answered within "), "{text}");
     assert!(text.ends_with("an attempt timeout of 900ms or fewer attempts would"), "{text}");
 
+    let least = Adviser::default().propose(at(0), &latency, &retry, Some(millis(333)));
+    assert_eq!(least.map(|advice| advice.timeout), Ok(millis(11)));
+    let tight = Adviser::default().propose(at(0), &latency, &retry, Some(millis(332)));
+    assert!(matches!(tight, Err(NoAdvice::NothingFits(_))), "10 ms are no time for an attempt");
     let tight = Adviser::default().propose(at(0), &latency, &retry, Some(millis(310)));
     let error = tight.expect_err("3 ms are no timeout");
     assert!(matches!(error, NoAdvice::NothingFits(_)), "{error}");

@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use mamparo_core::call::arithmetic::amplification;
+use mamparo_core::call::breaker::{BreakerConfig, Trip};
 use mamparo_core::call::hedge::{Hedge, HedgeConfig, HedgeDecision, NoHedge, SlowAttempt};
-use mamparo_core::call::pipeline::GiveUp;
+use mamparo_core::call::pipeline::{Event, GiveUp, Pipeline, Policies, Step};
 use mamparo_core::call::plan::Plan;
 use mamparo_core::call::retry::{Decision, FailedAttempt, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig, Withdrawal};
 use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::rng::SeededRng;
+use mamparo_core::time::Moment;
 use proptest::prelude::*;
 
 fn budget(ratio: f64, reserve: u32) -> RetryBudget {
@@ -140,6 +142,32 @@ fn only_a_retry_that_all_else_allows_takes_from_the_budget() {
         assert!(matches!(decision, Decision::GiveUp(reason) if reason != GiveUp::BudgetSpent));
     }
     assert_eq!(budget.left(), 1);
+}
+
+/// A retry that the circuit forbids was never on its way.
+#[test]
+fn a_retry_in_front_of_an_open_circuit_costs_no_token() {
+    let trip = Trip::Failures { failures: 1, window: Duration::from_secs(10) };
+    let plan = Plan {
+        retry: Retry::default(),
+        retry_budget: Some(RetryBudgetConfig { ratio: 0.0, reserve: 1 }),
+        breaker: Some(BreakerConfig { trip, ..BreakerConfig::default() }),
+        ..Plan::new("catalog")
+    };
+    let (policies, mut rng) = (Policies::new(&plan, 1), SeededRng::new(1));
+    let left = || policies.retry_budget.as_ref().map(RetryBudget::left);
+    let mut call = Pipeline::new(Repeatable::Idempotent, None);
+    let failed = Event::Failed { number: 1, failure: Failure::TRANSIENT };
+    let steps: Vec<_> = [Event::Start, failed]
+        .into_iter()
+        .filter_map(|event| call.tell(Moment::from_millis(5), event, &policies, &mut rng).ok())
+        .map(|told| told.step)
+        .collect();
+    let reason = GiveUp::CircuitOpen;
+    assert!(
+        matches!(steps[..], [Step::Attempt { .. }, Step::GiveUp { reason: said, .. }] if said == reason)
+    );
+    assert_eq!(left(), Some(1));
 }
 
 #[test]

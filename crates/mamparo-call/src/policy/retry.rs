@@ -10,7 +10,7 @@ use std::time::Duration;
 use mamparo_core::call::deadline::too_near;
 use mamparo_core::call::retry::{Decision, FailedAttempt, GiveUp, Retry};
 use mamparo_core::call::retry_budget::{RetryBudget, Withdrawal};
-use mamparo_core::outcome::{Failure, Repeatable};
+use mamparo_core::outcome::{Failure, Kind, Repeatable, Sent};
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
@@ -131,6 +131,8 @@ pub(crate) struct Attempts<P: Borrow<RetryPolicy>> {
     earlier: Option<Failure>,
     /// For an attempt that is not sent yet.
     paid: Option<Withdrawal>,
+    /// For the attempt under way.
+    spent: Option<Withdrawal>,
     over: bool,
 }
 
@@ -151,6 +153,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
             waited: Duration::ZERO,
             earlier: None,
             paid: None,
+            spent: None,
             over: false,
         }
     }
@@ -162,13 +165,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
     /// Counts another attempt, which is sent now, and tells its number.
     #[inline]
     pub(crate) fn begin(&mut self) -> u32 {
-        // Sent is spent.
-        self.paid = None;
-        if self.made == 0
-            && let Some(budget) = &self.shared().budget
-        {
-            budget.deposit();
-        }
+        self.spent = self.paid.take();
         self.made = self.made.saturating_add(1);
         self.made
     }
@@ -177,6 +174,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
     #[inline]
     pub(crate) fn succeeded(&mut self) {
         self.over = true;
+        self.settle(true);
         self.shared().ears.tell(|| PolicyEvent::Succeeded);
     }
 
@@ -198,6 +196,19 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         RetryError { source, attempts: self.made, gave_up: GiveUp::Permanent, failure }
     }
 
+    /// The last attempt is over: the first pays in, and each other has cost its token. One that an own
+    /// guard refused was never sent, and neither pays nor costs.
+    #[inline]
+    fn settle(&mut self, sent: bool) {
+        let unspent = self.spent.take().filter(|_| !sent);
+        let Some(budget) = self.shared().budget.as_deref() else { return };
+        match unspent {
+            Some(unspent) => budget.give_back(unspent),
+            None if sent && self.made == 1 => budget.deposit(),
+            None => {}
+        }
+    }
+
     #[cold]
     fn give_back(&mut self) {
         if let Some((paid, budget)) = self.paid.take().zip(self.shared().budget.as_deref()) {
@@ -216,6 +227,7 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
         let failure = failure.unwrap_or(Failure::PERMANENT);
         let now = clock::now();
         self.earlier = Some(self.earlier.map_or(failure, |earlier| failure.after(earlier)));
+        self.settle(!(failure.kind == Kind::Neutral && failure.sent == Sent::Nothing));
         let policy = self.shared();
         policy.ears.tell(|| PolicyEvent::Failed(failure));
         let failed = FailedAttempt {
@@ -263,8 +275,14 @@ impl<P: Borrow<RetryPolicy>> Attempts<P> {
 impl<P: Borrow<RetryPolicy>> Drop for Attempts<P> {
     #[inline]
     fn drop(&mut self) {
+        if self.over {
+            return;
+        }
         if self.paid.is_some() {
             self.give_back();
+        } else if self.made == 1 {
+            // Given up on its way, or by a panic: it was sent.
+            self.settle(true);
         }
     }
 }
