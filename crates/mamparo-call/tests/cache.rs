@@ -180,6 +180,15 @@ async fn what_is_forgotten_during_a_call_does_not_come_back_with_its_answer() {
     let (before, ()) = tokio::join!(catalog.through(&cache), forgets);
     assert_eq!(fresh(before), 1, "it was asked for before");
     assert_eq!(cache.recall(&"p-1"), None);
+    let changes = async {
+        pass(millis(50)).await;
+        cache.forget(&"p-1");
+        cache.put("p-1", 77);
+    };
+    let (before, ()) = tokio::join!(catalog.through(&cache), changes);
+    assert_eq!(fresh(before), 2);
+    assert_eq!(cache.recall(&"p-1"), Some(Lesser::Stale(77, millis(50))), "nobody forgot this one");
+    cache.forget(&"p-1");
 
     let later = async {
         pass(millis(50)).await;
@@ -188,9 +197,9 @@ async fn what_is_forgotten_during_a_call_does_not_come_back_with_its_answer() {
     };
     let (before, waits, later) =
         tokio::join!(catalog.through(&cache), catalog.through(&cache), later);
-    assert_eq!((fresh(before), fresh(waits), fresh(later)), (2, 2, 3));
+    assert_eq!((fresh(before), fresh(waits), fresh(later)), (3, 3, 4));
     let never = || async { unreachable!("it is fresh") };
-    assert_eq!(fresh(cache.get(&"p-1", never).await), 3);
+    assert_eq!(fresh(cache.get(&"p-1", never).await), 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -383,6 +392,50 @@ async fn an_answer_that_must_not_be_stored_is_for_nobody_else() {
     assert_eq!(values, [1, 2, 3]);
     assert!(clock::now().since(started) <= millis(210), "side by side, not one after the other");
     assert_eq!(cache.recall(&"p-1"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_caller_asked_for_alone_is_not_remembered() {
+    let (cache, catalog) = (cache(WINDOWS), Catalog::default());
+    let private =
+        || async { catalog.answer().await.map(|fetched| Fetched { keep: Keep::Never, ..fetched }) };
+    let (made, alone) = tokio::join!(cache.get(&"p-1", private), catalog.through(&cache));
+    let outcome = alone.as_ref().map(|cached| cached.handling.outcome).unwrap();
+    let expected = Outcome::Fetched { had_stale: false, collapsed: Some(false), stored: false };
+    assert_eq!((fresh(made), outcome, fresh(alone)), (1, expected, 2));
+    assert_eq!(cache.recall(&"p-1"), None, "nobody would have told it to forget");
+}
+
+thread_local! {
+    static WHEN_CLONED: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// A key whose clone does something with the cache, once, as code of a user may.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Busy;
+
+impl Clone for Busy {
+    fn clone(&self) -> Self {
+        if let Some(act) = WHEN_CLONED.take() {
+            act();
+        }
+        Self
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_of_the_key_runs_under_no_lock_and_what_lands_meanwhile_is_taken() {
+    let cache: StaleCache<Busy, u32, Broken> =
+        StaleCache::builder("catalog").windows(WINDOWS).build().unwrap();
+    let own = cache.clone();
+    WHEN_CLONED.set(Some(Box::new(move || {
+        own.forget(&Busy);
+        own.put(Busy, 7);
+    })));
+    let never = || async { unreachable!("it has landed") };
+    let got = cache.get(&Busy, never).await.unwrap();
+    assert_eq!(got.handling.outcome, Outcome::Hit);
+    assert_eq!(fresh(Ok(got)), 7);
 }
 
 const POLITE: Windows = Windows { while_revalidate: Duration::from_secs(30), ..WINDOWS };

@@ -77,6 +77,10 @@ async fn latency_ends_at_the_deadline_and_nothing_is_begun_after_it() {
     let answer = hurried.scope(call(&faults)).await;
     assert_eq!(answer, (Err(Broken(Failure::TRANSIENT)), false));
     assert!(clock::now().since(started) < millis(110));
+    // One that ends with the deadline has left no time for anything.
+    let hurried = Context::default().with_budget(clock::now(), millis(250));
+    let answer = hurried.scope(call(&injector(slow(millis(250))))).await;
+    assert_eq!(answer, (Err(Broken(Failure::TRANSIENT)), false));
 }
 
 #[tokio::test(start_paused = true)]

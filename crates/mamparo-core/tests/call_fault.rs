@@ -102,7 +102,9 @@ fn a_key_always_meets_the_same_fault_and_a_call_without_one_is_spared() {
     assert!(befell.iter().eq(again.iter().rev()), "neither order nor number matters");
     let errors = befell.iter().flatten().filter(|i| i.instead == Some(Instead::Error)).count();
     is_share(errors, 0.1);
-    assert!((0..1_000).all(|_| faults.ask(None).is_none()));
+    let everybody = Faults::new(FaultConfig { error: 1.0, panic: 0.0, outcome: 0.0, ..config });
+    assert!(everybody.ask(Some(b"")).is_some(), "an empty key is a key");
+    assert!((0..1_000).all(|_| everybody.ask(None).is_none()));
 }
 
 #[test]
@@ -127,6 +129,7 @@ fn hashes_of_keys_are_those_of_fnv_1a() {
 fn switched_off_nothing_happens_and_no_call_is_numbered() {
     let off = Faults::new(FaultConfig { enabled: false, error: 1.0, ..MIXED });
     assert!((0..1_000).all(|_| off.ask(Some(b"client")).is_none()));
+    assert!((0..1_000).all(|call| off.config().decide(call).is_none()), "asked directly, either");
     assert!(format!("{off:?}").contains("calls: 0"), "{off:?}");
     assert!(!FaultConfig::default().enabled);
     assert_eq!(FaultConfig { enabled: true, ..FaultConfig::default() }.decide(1), None);

@@ -5,7 +5,7 @@ mod common;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -129,6 +129,22 @@ async fn a_request_that_is_dropped_leaves_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handler_that_panics_or_is_cut_at_its_deadline_leaves_its_place() {
+    async fn bug() -> &'static str {
+        std::panic::resume_unwind(Box::new("a bug of the handler"))
+    }
+    let hangs = get(std::future::pending::<&'static str>);
+    let load = Arc::new(LoadShed::new(1, ShedConfig::default()).unwrap());
+    let router = Router::new().route("/bug", get(bug)).route("/hangs", hangs);
+    let router = standard(router, options().load_shed(Arc::clone(&load)));
+    for (path, status) in [("/bug", 500), ("/hangs", 503), ("/bug", 500)] {
+        let request = http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        assert_eq!((answer.status().as_u16(), load.in_flight()), (status, 0), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_can_not_be_done_in_time_is_not_begun() {
     let runs = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&runs);
@@ -152,6 +168,34 @@ async fn what_can_not_be_done_in_time_is_not_begun() {
     assert_eq!(runs.load(Ordering::Relaxed), begun, "its handler was not asked");
     assert_eq!(send("/slow", "1000").await, StatusCode::OK);
     assert_eq!(send("/quick", "150").await, StatusCode::OK, "each route has a time of its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quick_failure_does_not_say_how_long_the_work_takes() {
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = Arc::clone(&down);
+    let slow = get(async move || {
+        if is_down.load(Ordering::Relaxed) {
+            return StatusCode::BAD_GATEWAY;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        StatusCode::OK
+    });
+    let shed = LoadShed::new(10, ShedConfig::default()).unwrap();
+    let router = standard(Router::new().route("/slow", slow), options().load_shed(shed));
+    let send = async |left: &str| {
+        let request = http::Request::get("/slow").header("x-request-timeout-ms", left);
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    };
+    for (fails, status) in [(false, StatusCode::OK), (true, StatusCode::BAD_GATEWAY)] {
+        down.store(fails, Ordering::Relaxed);
+        for _ in 0..150 {
+            assert_eq!(send("1000").await, status);
+        }
+    }
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(send("150").await, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

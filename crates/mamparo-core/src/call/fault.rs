@@ -208,3 +208,22 @@ pub fn key_hash(key: &[u8]) -> u64 {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_lie_side_by_side_and_one_of_zero_has_no_room() {
+        let config = FaultConfig { error: 0.5, outcome: 0.25, ..FaultConfig::default() };
+        for (drawn, instead) in [
+            (0.0, Some(Instead::Error)),
+            (0.5_f64.next_down(), Some(Instead::Error)),
+            (0.5, Some(Instead::Outcome)),
+            (0.75, None),
+        ] {
+            assert_eq!(config.instead(drawn), instead, "{drawn}");
+        }
+        assert_eq!(FaultConfig::default().instead(0.0), None);
+    }
+}
