@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use mamparo_core::call::deadline::AttemptLimit;
-use mamparo_core::call::pipeline::{self, Event};
+use mamparo_core::call::pipeline::{self, Event, Told};
 use mamparo_core::outcome::Repeatable;
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
@@ -17,6 +17,7 @@ use tower_service::Service;
 use crate::deadline::{Deadline, Elapsed, wait};
 use crate::driver::{Last, Run};
 use crate::gate::{Gate, InLine};
+use crate::race::{Flights, Raced};
 use crate::running::within;
 use crate::tower::Replay;
 use crate::tower::oneshot::Oneshot;
@@ -26,8 +27,10 @@ use crate::{Attempt, CallError, Classify, Dependency, clock};
 ///
 /// The first attempt is made by the instance that was ready, the following ones by clones, which are
 /// asked for readiness within the attempt's time. Failures have to be errors that can be asked
-/// ([`Classify`]); map a response that is one to an error before it comes here. Hedges of the plan are
-/// not sent; a [`HedgeLayer`](crate::tower::HedgeLayer) inside does that.
+/// ([`Classify`]); map a response that is one to an error before it comes here.
+///
+/// A request that can't be made again is sent once; one whose copies run out is not repeated and not
+/// hedged from there on.
 ///
 /// ```
 /// # #[derive(Debug)] struct Down;
@@ -121,8 +124,12 @@ where
             Ok(AttemptLimit { until }) => {
                 let attempt = Attempt::new(1, now, until);
                 let future = within(&mut run.running, &attempt, || self.inner.call(request));
-                let future = Deadline::new(Oneshot::Running { future }, until);
-                (Step::Attempt { future, attempt }, spare)
+                (Step::begin(attempt, Oneshot::Running { future }, None), spare)
+            }
+            Err(Ok(Told { step: pipeline::Step::Attempt { number, until, hedge_at }, .. })) => {
+                let first = Attempt::new(number, now, until);
+                let future = within(&mut run.running, &first, || self.inner.call(request));
+                (Step::begin(first, Oneshot::Running { future }, hedge_at), spare)
             }
             Err(Ok(told)) => {
                 let step = Step::after(told.step, &gate);
@@ -145,7 +152,9 @@ pin_project! {
     {
         Attempt { #[pin] future: Deadline<Oneshot<S, R>>, attempt: Attempt },
         // Another attempt, which has not begun.
-        Due { number: u32, until: Option<Moment> },
+        Due { number: u32, until: Option<Moment>, hedge_at: Option<Moment> },
+        // An attempt that others may be sent beside.
+        Race { flights: Flights<Oneshot<S, R>> },
         Wait { #[pin] timer: Option<Sleep>, until: Moment },
         Queue { #[pin] timer: Option<Sleep>, until: Moment, place: InLine<Arc<Gate>> },
         End { step: pipeline::Step },
@@ -155,10 +164,25 @@ pin_project! {
 }
 
 impl<S: Service<R>, R> Step<S, R> {
+    fn begin(attempt: Attempt, request: Oneshot<S, R>, hedge_at: Option<Moment>) -> Self {
+        match hedge_at {
+            Some(_) => Self::Race { flights: Flights::of(attempt, request, hedge_at) },
+            None => Self::Attempt { future: Deadline::new(request, attempt.deadline), attempt },
+        }
+    }
+
+    /// The last answer; what still runs is dropped.
+    fn end<T>(mut self: Pin<&mut Self>, answer: T) -> Poll<T> {
+        self.set(Self::Over);
+        Poll::Ready(answer)
+    }
+
     /// What the machine said.
     fn after(step: pipeline::Step, gate: &Arc<Gate>) -> Self {
         match step {
-            pipeline::Step::Attempt { number, until, .. } => Self::Due { number, until },
+            pipeline::Step::Attempt { number, until, hedge_at } => {
+                Self::Due { number, until, hedge_at }
+            }
             pipeline::Step::Wait { until, .. } => Self::Wait { timer: None, until },
             pipeline::Step::Queue { ticket, until } => {
                 let place = InLine { gate: Arc::clone(gate), ticket };
@@ -215,8 +239,7 @@ where
                     let (event, last) = match ready!(poll) {
                         Ok(Ok(value)) => {
                             let ended = succeeded(this.run, attempt);
-                            this.step.set(Step::Over);
-                            return Poll::Ready(ended.map(|()| value));
+                            return this.step.end(ended.map(|()| value));
                         }
                         Ok(Err(error)) => this.run.judge(*attempt, error),
                         Err(Elapsed) => {
@@ -227,17 +250,24 @@ where
                     *this.last = Some(last);
                     event
                 }
-                StepProjection::Due { number, until } => {
-                    let attempt = Attempt::new(*number, clock::now(), *until);
-                    let request = this.next.take();
-                    *this.next = request.as_ref().and_then(|request| this.replay.replay(request));
-                    // Who waited in line holds the instance that was ready for it.
-                    let fresh = this.service.clone();
-                    let service = std::mem::replace(this.service, fresh);
-                    let request = Oneshot::Unready { service, request };
-                    let future = Deadline::new(request, attempt.deadline);
-                    this.step.set(Step::Attempt { future, attempt });
+                StepProjection::Due { number, until, hedge_at } => {
+                    let (attempt, at) = (Attempt::new(*number, clock::now(), *until), *hedge_at);
+                    let request = again(this.service, this.next, this.replay, this.run);
+                    this.step.set(Step::begin(attempt, request, at));
                     continue;
+                }
+                StepProjection::Race { flights } => {
+                    let make = |run: &mut _, _| again(this.service, this.next, this.replay, run);
+                    let value = match ready!(flights.poll_over(this.run, make, cx)) {
+                        Ok(Raced::Lost(last, told)) => {
+                            *this.last = Some(last);
+                            this.step.set(Step::after(told.step, &this.run.gate));
+                            continue;
+                        }
+                        Ok(Raced::Won(value)) => Ok(value),
+                        Err(error) => Err(error),
+                    };
+                    return this.step.end(value);
                 }
                 StepProjection::Wait { timer, until } => {
                     ready!(wait(timer, *until, cx));
@@ -252,26 +282,41 @@ where
                 },
                 StepProjection::End { step } => {
                     let error = this.run.ended(this.last.take(), *step);
-                    this.step.set(Step::Over);
-                    return Poll::Ready(Err(error));
+                    return this.step.end(Err(error));
                 }
                 StepProjection::Broken { misfit } => {
                     let error = this.run.misfit(*misfit);
-                    this.step.set(Step::Over);
-                    return Poll::Ready(Err(error));
+                    return this.step.end(Err(error));
                 }
                 StepProjection::Over => return Poll::Pending,
             };
             let step = match this.run.tell(clock::now(), event) {
                 Ok(told) => Step::after(told.step, &this.run.gate),
-                Err(error) => {
-                    this.step.set(Step::Over);
-                    return Poll::Ready(Err(error));
-                }
+                Err(error) => return this.step.end(Err(error)),
             };
             this.step.set(step);
         }
     }
+}
+
+/// The request once more. Who waited in line holds the instance that was ready for it; all others
+/// get a clone, which is asked for a readiness of its own.
+fn again<S, R>(
+    service: &mut S,
+    next: &mut Option<R>,
+    replay: &impl Replay<R>,
+    run: &mut Run<Arc<Gate>>,
+) -> Oneshot<S, R>
+where
+    S: Service<R> + Clone,
+{
+    let request = next.take();
+    *next = request.as_ref().and_then(|request| replay.replay(request));
+    if next.is_none() {
+        run.pipeline.cannot_replay();
+    }
+    let fresh = service.clone();
+    Oneshot::Unready { service: std::mem::replace(service, fresh), request }
 }
 
 /// An attempt gave the call its value.

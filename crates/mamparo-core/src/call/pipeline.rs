@@ -109,6 +109,11 @@ impl Pipeline {
         self
     }
 
+    /// The request can't be made again: no attempt follows those that have begun.
+    pub const fn cannot_replay(&mut self) {
+        self.repeatable = Repeatable::OneShot;
+    }
+
     /// Attempts that have begun, hedges included.
     #[must_use]
     #[inline]
