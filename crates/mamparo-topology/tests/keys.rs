@@ -251,3 +251,17 @@ fn every_example_in_the_pages_is_read() {
     }
     assert!(examples >= 11, "{examples}");
 }
+
+#[test]
+fn a_mistake_about_what_is_not_set_is_reported_on_the_line_of_its_table() {
+    for (table, lines, key) in [
+        ("shed", "best_effort = 0.9", "shed.begin"),
+        ("hedge", "least = \"1s\"", "hedge.after"),
+        ("faults", "error = 0.6\npanic = 0.6", "faults"),
+    ] {
+        let (text, first) = file(table, lines);
+        let found = problems(&text);
+        let found: Vec<_> = found.iter().map(|found| (&*found.key, found.line)).collect();
+        assert_eq!(found, [(&*path_of("", key), Some(first - 1))], "{text}");
+    }
+}
