@@ -130,6 +130,12 @@ fn few_drops_lower_it_little() {
         fed.calls(1, |limit| Sample { dropped: number % 10 == 9, ..dropped(limit) });
     }
     assert_eq!(fed.limit(), 95);
+    // One of a hundred and one: half a call less is the next whole one.
+    let mut fed = Fed::new(Algorithm::Aimd, 100);
+    for number in 0..101 {
+        fed.calls(1, |limit| Sample { dropped: number == 50, ..dropped(limit) });
+    }
+    assert_eq!(fed.limit(), 99);
 }
 
 #[test]

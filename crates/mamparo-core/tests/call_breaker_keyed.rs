@@ -46,6 +46,17 @@ fn an_open_circuit_outlives_any_number_of_closed_ones() {
     assert_eq!(hosts.overflowed(), 0, "nobody held a handle");
 }
 
+/// It has no time left to wait, and still it knows more than a closed one: forgotten, it would let all pass.
+#[test]
+fn an_open_circuit_whose_time_is_over_outlives_closed_ones_too() {
+    let hosts = hosts(2);
+    fail(&hosts.get(at(0), "open"), at(0), 5);
+    fail(&hosts.get(at(31), "closed"), at(31), 4);
+    fail(&hosts.get(at(31), "new"), at(31), 1);
+    assert_eq!(hosts.get(at(31), "open").phase(at(31)), Phase::HalfOpen);
+    assert_eq!(hosts.keys(), 2);
+}
+
 #[test]
 fn one_with_more_failures_outlives_those_with_fewer_and_the_idle_go_first() {
     let hosts = hosts(16);

@@ -243,6 +243,23 @@ fn a_larger_limit_wakes_and_a_smaller_one_takes_nothing_away() {
     assert_eq!((bulkhead.in_flight(), bulkhead.queued()), (1, 1));
 }
 
+/// Slots above a lowered limit come back first, and whoever waits waits for them too.
+#[test]
+fn a_lowered_limit_lengthens_the_wait_by_the_slots_above_it() {
+    let (bulkhead, _one) = of_100_ms(BulkheadConfig::new(1, 9));
+    assert!(bulkhead.set_limit(at(100), 4).is_empty());
+    let _others = [(); 3].map(|()| granted(bulkhead.ask(at(100), EVER)));
+    assert_eq!(bulkhead.ask(at(100), at(124)), Entry::TooLate { retry_after: millis(25) });
+    assert!(bulkhead.set_limit(at(100), 2).is_empty());
+    let wait = millis(150);
+    assert_eq!(
+        bulkhead.ask(at(100), at(249)),
+        Entry::TooLate { retry_after: wait },
+        "third of two"
+    );
+    queued(&bulkhead.ask(at(100), at(250)));
+}
+
 #[test]
 fn a_limit_is_clamped_to_its_range() {
     let bulkhead = Bulkhead::new(BulkheadConfig::new(0, 0));
