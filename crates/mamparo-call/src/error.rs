@@ -1,10 +1,12 @@
 //! The one error of a call: which guard refused, why, and when to return.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_core::call::pipeline::{GiveUp, Misfit, Refusal};
 use mamparo_core::outcome::{Failure, Kind, Repeat};
+use mamparo_core::time::Readable;
 
 use crate::Classify;
 
@@ -13,7 +15,7 @@ use crate::Classify;
 #[non_exhaustive]
 pub enum CallError<E> {
     /// A guard refused before the first attempt: it did not run.
-    #[error("call {dependency}: refused ({})", reason.slug())]
+    #[error("call {dependency}: refused ({}){}", reason.slug(), Again(*retry_after))]
     Refused {
         /// The dependency's name.
         dependency: Arc<str>,
@@ -25,7 +27,8 @@ pub enum CallError<E> {
         attempts: u32,
     },
     /// The last attempt did not answer in time; nobody knows whether it ran.
-    #[error("call {dependency}: no answer within {after:?} (attempt {attempts}, {})", gave_up.slug())]
+    #[error("call {dependency}: no answer within {} (attempt {attempts}, {}){}",
+        Readable::wait(*after), gave_up.slug(), Again(*retry_after))]
     TimedOut {
         /// The dependency's name.
         dependency: Arc<str>,
@@ -39,7 +42,8 @@ pub enum CallError<E> {
         retry_after: Option<Duration>,
     },
     /// The last attempt failed with an answer or a transport error.
-    #[error("call {dependency}: attempt {attempts} failed ({})", gave_up.slug())]
+    #[error("call {dependency}: attempt {attempts} failed ({}){}",
+        gave_up.slug(), Again(failure.retry_after))]
     Failed {
         /// The dependency's name.
         dependency: Arc<str>,
@@ -65,6 +69,15 @@ pub enum CallError<E> {
         /// Attempts made before.
         attempts: u32,
     },
+}
+
+/// When to come back, where that is known: the end of an error's text.
+pub(crate) struct Again(pub(crate) Option<Duration>);
+
+impl fmt::Display for Again {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |after| write!(f, ", again in {}", Readable::wait(after)))
+    }
 }
 
 impl<E> CallError<E> {

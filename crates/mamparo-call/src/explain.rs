@@ -1,12 +1,14 @@
 //! A dependency in the words of the person who is on call.
 
 use std::fmt;
+use std::time::Duration;
 
 use mamparo_core::call::breaker;
 use mamparo_core::call::latency::{Advice, Adviser, NoAdvice};
 use mamparo_core::call::pipeline::Policies;
 use mamparo_core::call::plan::Plan;
-use mamparo_core::time::Moment;
+use mamparo_core::call::rate_limit::Answer;
+use mamparo_core::time::{Moment, Readable};
 
 /// What stands in front of a dependency and where it stands now. `Display` prints all of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +18,10 @@ pub struct Explanation {
     pub plan: Plan,
     /// Why the circuit is as it is; `None` without a breaker.
     pub breaker: Option<breaker::Explanation>,
+    /// The share of calls that the throttle holds back now, 0 to 1; `None` without one.
+    pub throttled: Option<f64>,
+    /// After what time the rate limit lets the next call pass, zero for at once; `None` without one.
+    pub rate_limited: Option<Duration>,
     /// What is left of the retry budget; `None` without one.
     pub retry_budget: Option<BudgetLeft>,
     /// The bulkhead's slots; `None` without one.
@@ -51,6 +57,11 @@ impl Explanation {
         Self {
             plan: plan.clone(),
             breaker: policies.breaker.as_ref().map(|breaker| breaker.explain(now)),
+            throttled: policies.throttle.as_ref().map(|throttle| throttle.refused(now)),
+            rate_limited: policies.rate_limit.as_ref().map(|limit| match limit.peek(now) {
+                Answer::Allowed { .. } => Duration::ZERO,
+                Answer::NotUntil { retry_after } => retry_after,
+            }),
             retry_budget: policies
                 .retry_budget
                 .as_ref()
@@ -73,6 +84,17 @@ impl fmt::Display for Explanation {
         write!(f, "{}now", self.plan)?;
         if let Some(breaker) = &self.breaker {
             write!(f, "\n  circuit          {breaker}")?;
+        }
+        if let Some(share) = self.throttled {
+            write!(f, "\n  throttle         {:.0} % of calls held back", share * 100.0)?;
+        }
+        match self.rate_limited {
+            None => {}
+            Some(Duration::ZERO) => write!(f, "\n  rate limit       the next call passes")?,
+            Some(after) => {
+                let after = Readable::wait(after);
+                write!(f, "\n  rate limit       the next call passes in {after}")?;
+            }
         }
         if let Some(BudgetLeft { left, capacity }) = self.retry_budget {
             write!(f, "\n  retry budget     {left} of {capacity} retries and hedges left")?;

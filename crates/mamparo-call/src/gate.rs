@@ -169,7 +169,9 @@ impl Gate {
             all.into_values().for_each(Waker::wake);
         }
         self.show_breaker(change.at);
-        self.observer.breaker_changed(&self.plan, change);
+        let tries_in =
+            self.policies.breaker.as_ref().and_then(|breaker| breaker.explain(change.at).tries_in);
+        self.observer.breaker_changed(&self.plan, change, tries_in);
         self.call_hook(change);
     }
 

@@ -363,7 +363,13 @@ impl Observer {
         );
     }
 
-    pub(crate) fn breaker_changed(&self, plan: &Plan, change: &breaker::Change) {
+    /// The breaker changed; `tries_in` is what is left of the open time, where it decides by itself.
+    pub(crate) fn breaker_changed(
+        &self,
+        plan: &Plan,
+        change: &breaker::Change,
+        tries_in: Option<Duration>,
+    ) {
         if change.to == breaker::Phase::Open {
             self.counters.add(Count::Openings);
             self.openings.add(1, || {
@@ -379,6 +385,8 @@ impl Observer {
             from = change.from.name(),
             to = change.to.name(),
             cause = ?change.on,
+            because = plan.breaker.map(|config| tracing::field::display(change.because(config.trip))),
+            retry_after_ms = tries_in.map(millis),
             "circuit breaker changed"
         );
     }

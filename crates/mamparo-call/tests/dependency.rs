@@ -150,7 +150,7 @@ async fn lesson_h09_an_open_circuit_is_an_error_of_its_own_that_nobody_retries()
     assert!(left <= Duration::from_secs(20) && left > Duration::from_secs(19), "{left:?}");
     let says = error.classify();
     assert_eq!((says.kind, says.repeat), (Kind::Neutral, Repeat::Never));
-    assert_eq!(error.to_string(), "call catalog: refused (circuit-open)");
+    assert_eq!(error.to_string(), "call catalog: refused (circuit-open), again in 20s");
 }
 
 /// "It was refused" is a proof for the attempt that was refused, and for no other.

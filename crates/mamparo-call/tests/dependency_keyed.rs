@@ -8,6 +8,8 @@ use std::time::Duration;
 use mamparo_call::{CallError, Dependencies, Dependency, Failure, Repeatable};
 use mamparo_core::call::breaker::Phase;
 use mamparo_core::call::pipeline::Refusal;
+use mamparo_core::call::rate_limit::RateLimitConfig;
+use mamparo_core::call::throttle::ThrottleConfig;
 use support::{Answer, Broken, catalog, touchy};
 
 async fn call(dependency: &Dependency, failure: Option<Failure>) -> Answer<()> {
@@ -70,6 +72,8 @@ async fn it_explains_itself() {
         .breaker(touchy(1))
         .bulkhead(20, 5)
         .observe_latency(Duration::from_secs(60))
+        .rate_limit(RateLimitConfig::new(1, Duration::from_secs(5)))
+        .throttle(ThrottleConfig::default())
         .build()
         .expect("sound");
     let text = catalog.explain().to_string();
@@ -77,6 +81,8 @@ async fn it_explains_itself() {
         "dependency catalog\n",
         "retry budget     20 % of first attempts",
         "bulkhead         0 of 20 slots taken, 0 waiting",
+        "throttle         0 % of calls held back",
+        "rate limit       the next call passes\n",
         "timeout advice   none: 0 attempts in the window are too few",
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
@@ -85,4 +91,5 @@ async fn it_explains_itself() {
     let after = catalog.explain();
     assert_eq!(after.breaker.as_ref().map(|breaker| breaker.phase), Some(Phase::Open));
     assert!(after.to_string().contains("circuit          "), "{after}");
+    assert!(after.to_string().contains("rate limit       the next call passes in "), "{after}");
 }

@@ -141,6 +141,46 @@ fn millis_of(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// A duration as people say it: `2h 5m`, `3m 20s`, `26s`, `1.25s`, `40ms`, `under 1ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Readable(Duration);
+
+impl Readable {
+    /// What has passed: rounded down to what is shown.
+    #[must_use]
+    pub const fn new(passed: Duration) -> Self {
+        Self(passed)
+    }
+
+    /// What is still to be waited: rounded up to what is shown, so that nobody comes back too early.
+    #[must_use]
+    pub fn wait(left: Duration) -> Self {
+        let shown: u64 = match left.as_secs() {
+            0..10 => 1_000_000,
+            10..3_600 => 1_000_000_000,
+            _ => 60_000_000_000,
+        };
+        let nanos = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+        Self(Duration::from_nanos(nanos.checked_next_multiple_of(shown).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Display for Readable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+            (0, 0, _) if self.0.is_zero() => write!(f, "0s"),
+            (0, 0, 0..10) => match u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX) {
+                0 => write!(f, "under 1ms"),
+                millis => write!(f, "{:?}", Duration::from_millis(millis)),
+            },
+            (0, 0, seconds) => write!(f, "{seconds}s"),
+            (0, minutes, seconds) => write!(f, "{minutes}m {seconds}s"),
+            (hours, minutes, _) => write!(f, "{hours}h {minutes}m"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +196,24 @@ mod tests {
         let wall = WallTime::from_unix_millis(5);
         assert_eq!(wall.since(wall.plus(Duration::from_secs(9))), Duration::ZERO);
         assert_eq!(wall.plus(Duration::MAX).unix_millis(), i64::MAX);
+    }
+
+    #[test]
+    fn what_has_passed_is_rounded_down_and_what_is_left_up() {
+        let nanos = Duration::from_nanos;
+        for (duration, passed, left) in [
+            (nanos(0), "0s", "0s"),
+            (nanos(1), "under 1ms", "1ms"),
+            (nanos(299_975_411), "299ms", "300ms"),
+            (nanos(9_999_999_999), "9.999s", "10s"),
+            (nanos(29_999_723_335), "29s", "30s"),
+            (nanos(59_000_000_001), "59s", "1m 0s"),
+            (nanos(7_499_000_000_000), "2h 4m", "2h 5m"),
+            (Duration::MAX, "5124095576030431h 0m", "5124095h 34m"),
+        ] {
+            assert_eq!(Readable::new(duration).to_string(), passed);
+            assert_eq!(Readable::wait(duration).to_string(), left);
+        }
     }
 
     #[test]

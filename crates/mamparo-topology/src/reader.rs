@@ -147,9 +147,8 @@ impl<'s, 't> Section<'s, 't> {
         if range.contains(&value.value) {
             return Some(value);
         }
-        let (low, high) = (range.start().show(), range.end().show());
-        let message = format!("{} is out of range: from {low} to {high}", value.value.show());
-        self.complain(key, &message, None);
+        let message = format!("{} is out of range: {}", value.value.show(), T::show_range(&range));
+        self.complain(key, &message, value.value.way_into(&range));
         None
     }
 
@@ -335,8 +334,17 @@ pub(crate) fn offset_of<'p>(root: &DeTable<'_>, path: impl IntoIterator<Item = &
 }
 
 /// How a value stands in a message about its range.
-pub(crate) trait Show {
+pub(crate) trait Show: Sized {
     fn show(&self) -> String;
+
+    fn show_range(range: &RangeInclusive<Self>) -> String {
+        format!("from {} to {}", range.start().show(), range.end().show())
+    }
+
+    /// What was probably meant by a value outside of `range`.
+    fn way_into(&self, _range: &RangeInclusive<Self>) -> Option<String> {
+        None
+    }
 }
 
 impl Show for u32 {
@@ -348,6 +356,23 @@ impl Show for u32 {
 impl Show for f64 {
     fn show(&self) -> String {
         self.to_string()
+    }
+
+    /// The least number there is stands for "more than nothing"; nobody wants to read its 308 zeros.
+    fn show_range(range: &RangeInclusive<Self>) -> String {
+        let (low, high) = (range.start(), range.end());
+        if *low == Self::MIN_POSITIVE {
+            format!("more than 0, {high} at most")
+        } else {
+            format!("from {low} to {high}")
+        }
+    }
+
+    /// Who writes 50 for a share means 50 %.
+    fn way_into(&self, range: &RangeInclusive<Self>) -> Option<String> {
+        let share = self / 100.0;
+        let meant = *self > 1.0 && *range.end() <= 1.0 && range.contains(&share);
+        meant.then(|| format!("write a share: {share} is {self} %"))
     }
 }
 
@@ -367,6 +392,11 @@ pub(crate) fn quoted(key: &str) -> String {
 pub(crate) fn nearest_hint(word: &str, known: &[&str]) -> Option<String> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
     let nearest = known.iter().min_by_key(|candidate| distance(candidate))?;
+    // "lifo" is one letter from "fifo", but a whole part of "adaptive-lifo".
+    let mut having = known.iter().filter(|candidate| word.len() > 3 && candidate.contains(word));
+    if let (Some(candidate), None) = (having.next(), having.next()) {
+        return Some(format!("did you mean {candidate}?"));
+    }
     // A third of the letters may be wrong; beyond that it is a guess, and the list helps more.
     if distance(nearest) <= (nearest.chars().count() / 3).max(1) {
         return Some(format!("did you mean {nearest}?"));

@@ -8,12 +8,14 @@ use std::time::Duration;
 use mamparo_core::call::deadline::is_verdict;
 use mamparo_core::call::pipeline::{GiveUp, Refusal};
 use mamparo_core::outcome::{Failure, Health, Repeat};
+use mamparo_core::time::Readable;
 
 use crate::Classify;
+use crate::error::Again;
 
 /// A guard's no: what stands behind it was not started by this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("pass a guard: refused ({})", reason.slug())]
+#[error("pass a guard: refused ({}){}", reason.slug(), Again(*retry_after))]
 pub struct Refused {
     /// Which guard.
     pub reason: Refusal,
@@ -99,7 +101,7 @@ pub enum TimeoutError<E> {
     #[error(transparent)]
     Refused(Refused),
     /// The future was dropped at its limit; nobody knows whether its work was done.
-    #[error("get an answer within {after:?}")]
+    #[error("get an answer within {}", Readable::wait(*after))]
     TimedOut {
         /// The time it had: the policy's limit, or what was left of the caller's deadline.
         after: Duration,
@@ -178,6 +180,16 @@ mod tests {
         let failure = deep.classify();
         assert_eq!((failure.health, failure.repeat), (Health::Silent, Repeat::Never));
         assert_eq!(failure.retry_after, FULL.retry_after);
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_when_to_come_back() {
+        assert_eq!(FULL.to_string(), "pass a guard: refused (bulkhead-full), again in 1s");
+        let open = Refused::new(Refusal::CircuitOpen, None);
+        assert_eq!(open.to_string(), "pass a guard: refused (circuit-open)");
+        let after = Duration::from_nanos(299_975_411);
+        let cut = TimeoutError::<Refused>::TimedOut { after, limit: Duration::from_millis(300) };
+        assert_eq!(cut.to_string(), "get an answer within 300ms");
     }
 
     #[test]

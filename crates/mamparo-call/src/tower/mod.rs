@@ -9,7 +9,7 @@
 //! | [`AdaptiveLayer`] | [`AdaptivePolicy`](crate::policy::AdaptivePolicy) | [`GuardError`](crate::policy::GuardError) |
 //! | [`TimeoutLayer`] | [`TimeoutPolicy`](crate::policy::TimeoutPolicy) | [`TimeoutError`](crate::policy::TimeoutError) |
 //! | [`RetryLayer`] | [`RetryPolicy`](crate::policy::RetryPolicy) | [`RetryError`](crate::policy::RetryError) |
-//!//! | [`HedgeLayer`] | [`HedgePolicy`](crate::policy::HedgePolicy) | the service's own |
+//! | [`HedgeLayer`] | [`HedgePolicy`](crate::policy::HedgePolicy) | the service's own |
 //! | [`FaultLayer`] | [`FaultInjector`](crate::fault::FaultInjector) | the service's own |
 //!
 //! [`DependencyLayer`] puts the whole [`Dependency`](crate::Dependency) in front of a service.

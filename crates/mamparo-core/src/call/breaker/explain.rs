@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::config::{Over, Trip, percent};
 use super::machine::{Machine, State};
 use super::table::{Event, Phase};
-use super::{Counts, Override};
+use super::{Change, Counts, Override};
 use crate::call::window::share;
-use crate::time::Moment;
+use crate::time::{Moment, Readable};
 
 /// What a breaker has to say for itself. `Display` says it in sentences.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -146,7 +146,7 @@ impl fmt::Display for Explanation {
         write!(f, "{} ", self.phase.name())?;
         match self.since {
             None => write!(f, "since the start")?,
-            Some(since) => write!(f, "for {}", Readable(since))?,
+            Some(since) => write!(f, "for {}", Readable::new(since))?,
         }
         if let Some(order) = self.overridden {
             let what = match order {
@@ -166,7 +166,7 @@ impl fmt::Display for Explanation {
             self.fmt_missing(missing, f)?;
         }
         if let Some(after) = self.tries_in {
-            write!(f, "; calls are refused, and tried again in {}", Readable(after))?;
+            write!(f, "; calls are refused, and tried again in {}", Readable::wait(after))?;
         }
         if let Some(probes) = self.probes {
             write!(f, "; {probes}")?;
@@ -185,13 +185,18 @@ impl Explanation {
         match self.trip {
             Trip::Consecutive { .. } => write!(f, "{} in a row", Number(failed, "failure")),
             Trip::Failures { window, .. } => {
-                write!(f, "{} in the last {}", Number(failed, "failure"), Readable(window))
+                write!(f, "{} in the last {}", Number(failed, "failure"), Readable::new(window))
             }
             Trip::Rate { failure_rate, slow_rate, over, .. } => {
                 match over {
                     Over::Calls(_) => write!(f, "of the last {}", Number(calls, "call"))?,
                     Over::Time(period) => {
-                        write!(f, "of {} in the last {}", Number(calls, "call"), Readable(period))?;
+                        write!(
+                            f,
+                            "of {} in the last {}",
+                            Number(calls, "call"),
+                            Readable::new(period)
+                        )?;
                     }
                 }
                 if failure_rate.is_some() {
@@ -231,8 +236,16 @@ impl fmt::Display for Probes {
         if in_flight == 0 && passed == 0 && failed == 0 {
             write!(f, "the next call is one")
         } else {
-            write!(f, "decided in {} at the latest", Readable(waits))
+            write!(f, "decided in {} at the latest", Readable::wait(waits))
         }
+    }
+}
+
+impl Change {
+    /// The reason, as it follows "because"; `trip` is the rule of the breaker that changed.
+    #[must_use]
+    pub fn because(&self, trip: Trip) -> impl fmt::Display + use<> {
+        Because(self.on, trip)
     }
 }
 
@@ -267,24 +280,5 @@ struct Number(u32, &'static str);
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
-    }
-}
-
-/// A duration as people say it: `2h 5m`, `3m 20s`, `26s`, `1.25s`, `40ms`.
-struct Readable(Duration);
-
-impl fmt::Display for Readable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-            (0, 0, _) if self.0.is_zero() => write!(f, "0s"),
-            (0, 0, 0..10) => {
-                let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-                write!(f, "{:?}", Duration::from_millis(millis))
-            }
-            (0, 0, seconds) => write!(f, "{seconds}s"),
-            (0, minutes, seconds) => write!(f, "{minutes}m {seconds}s"),
-            (hours, minutes, _) => write!(f, "{hours}h {minutes}m"),
-        }
     }
 }
