@@ -92,13 +92,32 @@ async fn attempts_that_failed_late_count_as_slow() {
     assert_eq!(copies(&hedge).await, 1);
 }
 
+/// Whoever only notes the winners sees a dependency that gets faster with each hedge.
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_failed_is_not_counted_again_when_the_caller_leaves() {
-    let hedge = every(50, 1);
-    let call = hedge.call(Repeatable::Idempotent, |copy| async move {
-        if copy == 1 { takes(60, Err(DOWN)).await } else { pending().await }
-    });
-    tokio::time::timeout(millis(500), call).await.expect_err("the second copy hangs");
+async fn the_copy_that_lost_counts_as_slow() {
+    let hedge = by_quantile().await;
+    for _ in 0..20 {
+        let call = hedge.call(Repeatable::Idempotent, |copy| async move {
+            if copy == 1 { pending().await } else { takes(1, Ok(())).await }
+        });
+        call.await.expect("the hedge works");
+    }
+    assert_eq!(copies(&hedge).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_budget_of_its_own_is_paid_into() {
+    let own = Arc::new(RetryBudget::new(RetryBudgetConfig { ratio: 1.0, reserve: 9 }));
+    while own.withdraw().is_some() {}
+    let alone = every(50, 1).with_budget(Arc::clone(&own));
+    alone.call(Repeatable::Keyed, |_| takes(1, Ok(()))).await.expect("it works");
+    assert_eq!(own.left(), 1);
+    let retry = RetryPolicy::new(Retry::NONE).with_budget(Arc::clone(&own));
+    let within = every(50, 1).with_budget_of(&retry);
+    within.call(Repeatable::Keyed, |_| takes(1, Ok(()))).await.expect("it works");
+    assert_eq!(own.left(), 1, "the retry around it pays in for both");
+    within.call(Repeatable::Keyed, |_| takes(500, Ok(()))).await.expect("it works");
+    assert_eq!(own.left(), 0, "and both draw on it");
 }
 
 /// Outside of a runtime a timer would panic.
@@ -136,6 +155,18 @@ async fn a_hedge_that_is_denied_says_why_and_once() {
     let call = hedge.call(Repeatable::Keyed, |_| takes(500, Ok(())));
     soon.scope(call).await.expect("it works");
     assert_eq!(*said.lock().expect("nobody panicked"), ["budget-spent", "deadline-too-near"]);
+}
+
+/// Nothing was denied: all that are allowed were sent.
+#[tokio::test(start_paused = true)]
+async fn after_the_last_copy_nothing_is_due() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let hedge = every(50, 1).listened_by(move |event: &PolicyEvent| {
+        heard.lock().expect("nobody panicked").push(event.slug());
+    });
+    hedge.call(Repeatable::Keyed, |_| takes(500, Ok(()))).await.expect("it works");
+    assert_eq!(*said.lock().expect("nobody panicked"), ["hedged"]);
 }
 
 #[test]

@@ -185,3 +185,58 @@ async fn a_first_attempt_pays_in_however_it_ends() {
     assert!(bug.is_err());
     assert_eq!(budget.left(), 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_pays_in_once_however_often_it_is_repeated() {
+    let budget = Arc::new(RetryBudget::new(RetryBudgetConfig { ratio: 1.0, reserve: 9 }));
+    let policy = RetryPolicy::new(retry()).with_budget(Arc::clone(&budget));
+    while budget.left() > 2 && budget.withdraw().is_some() {}
+    let failed = policy.call(Repeatable::Idempotent, |_| std::future::ready(Err::<(), _>(DOWN)));
+    assert_eq!(failed.await.expect_err("three attempts").attempts, 3);
+    assert_eq!(budget.left(), 1, "two, and one for the call, less two for its retries");
+}
+
+/// Waits that grow from the one before grow from the one that was made.
+#[tokio::test(start_paused = true)]
+async fn a_decorrelated_wait_knows_the_one_before() {
+    let longest = Arc::new(std::sync::Mutex::new(std::time::Duration::ZERO));
+    let heard = Arc::clone(&longest);
+    let backoff =
+        Backoff { jitter: Jitter::Decorrelated, cap: millis(60_000), ..Backoff::default() };
+    let policy =
+        RetryPolicy::new(Retry { attempts: 3, backoff }).listened_by(move |event: &PolicyEvent| {
+            if let PolicyEvent::Retrying { attempt: 2, after } = event {
+                let mut longest = heard.lock().expect("nobody panicked");
+                *longest = longest.max(*after);
+            }
+        });
+    let named = Failure::TRANSIENT.with_retry_after(Some(millis(1_000)));
+    for _ in 0..50 {
+        let call = policy.call(Repeatable::Idempotent, async |attempt| {
+            Err::<(), _>(Broken(if attempt == 1 { named } else { Failure::TRANSIENT }))
+        });
+        call.await.expect_err("three attempts");
+    }
+    // Up to 3 s; without the wait before it would be 300 ms at most.
+    let longest = *longest.lock().expect("nobody panicked");
+    assert!((millis(301)..=millis(3_000)).contains(&longest), "{longest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_attempt_left_open_stays_open() {
+    let policy = RetryPolicy::new(Retry { attempts: 2, ..retry() });
+    let call = policy.call(Repeatable::Idempotent, async |attempt| {
+        Err::<(), _>(Broken(if attempt == 1 { Failure::UNKNOWN } else { Failure::NOT_SENT }))
+    });
+    let whole = call.await.expect_err("both fail").failure;
+    assert_eq!((whole.kind, whole.sent), (Failure::UNKNOWN.kind, Failure::UNKNOWN.sent));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_layer_repeats_and_the_one_around_it_does_not() {
+    let (inner, outer, sent) =
+        (RetryPolicy::new(retry()), RetryPolicy::new(retry()), AtomicU32::new(0));
+    let attempt = |_| inner.call(Repeatable::Idempotent, async |_| down(&sent));
+    let error = outer.call(Repeatable::Idempotent, attempt).await.expect_err("it is down");
+    assert_eq!((sent.load(Ordering::SeqCst), error.gave_up), (3, GiveUp::ToldNotTo));
+}

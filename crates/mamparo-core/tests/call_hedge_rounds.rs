@@ -169,3 +169,61 @@ fn a_hedge_that_is_denied_says_why() {
     host.step(0, Event::Start);
     assert_eq!(host.tell(50, Event::HedgeDue).no_hedge, None, "it was sent");
 }
+
+/// What the latencies know at the end: attempts that were answered, and such that were cut off.
+fn seen(host: &Host) -> (u64, u64) {
+    let latency = host.policies.latency.as_ref().map(|latency| latency.observed(at(900), 0.5));
+    latency.map_or((0, 0), |observed| (observed.answered, observed.cut_off))
+}
+
+#[test]
+fn whoever_is_cut_off_counts_as_slow_if_it_ran_longer_than_the_delay() {
+    for (now, event, expected) in [
+        (70, Event::Succeeded { number: 2 }, (1, 1)),
+        (70, Event::Succeeded { number: 1 }, (1, 0)),
+        (101, Event::Succeeded { number: 1 }, (1, 1)),
+        (70, Event::Cancelled, (0, 1)),
+        (101, Event::Cancelled, (0, 2)),
+    ] {
+        let mut host = Host::two_under_way();
+        host.step(now, event);
+        assert_eq!(seen(&host), expected, "{event:?} after {now} ms");
+    }
+    let mut host = Host::new(None, None);
+    host.step(0, Event::Start);
+    host.step(50, Event::Cancelled);
+    assert_eq!(seen(&host), (0, 0), "gone before anybody could call it slow");
+}
+
+#[test]
+fn an_answer_counts_with_its_time_and_a_connection_that_broke_does_not() {
+    for (failure, expected) in [
+        (Failure::TRANSIENT, (1, 0)),
+        (Failure::PERMANENT, (1, 0)),
+        (Failure::UNKNOWN, (0, 0)),
+        (Failure::NEUTRAL, (0, 0)),
+    ] {
+        let mut host = Host::new(None, None);
+        host.step(0, Event::Start);
+        host.fails(5, 1, failure);
+        assert_eq!(seen(&host), expected, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_timeout_counts_as_slow_unless_the_caller_was_in_a_hurry() {
+    for (deadline, ends, expected) in
+        [(None, 700, (0, 1)), (Some(350), 350, (0, 1)), (Some(349), 349, (0, 0))]
+    {
+        let plan = Plan {
+            attempt_timeout: Some(millis(700)),
+            latency: Some(Duration::from_secs(60)),
+            ..Plan::new("search")
+        };
+        let call = Pipeline::new(Repeatable::Idempotent, deadline.map(at));
+        let mut host = Host { policies: Policies::new(&plan, 1), call };
+        host.step(0, Event::Start);
+        host.step(ends, Event::TimedOut { number: 1 });
+        assert_eq!(seen(&host), expected, "with a deadline of {deadline:?} ms");
+    }
+}

@@ -24,8 +24,6 @@ pub(crate) struct Race<P: Borrow<HedgePolicy>> {
     sent: u32,
     /// When the first copy had to wait for the first time.
     started: Moment,
-    /// The first copy has failed; others are under way.
-    first_ended: bool,
     pace: Pace,
 }
 
@@ -48,14 +46,7 @@ pub(crate) enum Pace {
 
 impl<P: Borrow<HedgePolicy>> Race<P> {
     pub(crate) const fn new(policy: P, repeatable: Repeatable) -> Self {
-        Self {
-            policy,
-            repeatable,
-            sent: 0,
-            started: Moment::ORIGIN,
-            first_ended: false,
-            pace: Pace::New,
-        }
+        Self { policy, repeatable, sent: 0, started: Moment::ORIGIN, pace: Pace::New }
     }
 
     fn shared(&self) -> &Shared {
@@ -163,7 +154,6 @@ impl<P: Borrow<HedgePolicy>> Race<P> {
     /// took long says that the dependency is slow.
     pub(crate) fn failed(&mut self, sent: Option<Moment>, last: bool) {
         let waited = !matches!(self.pace, Pace::Alone);
-        self.first_ended |= sent.is_none();
         if last {
             self.pace = Pace::Over;
         }
@@ -172,7 +162,8 @@ impl<P: Borrow<HedgePolicy>> Race<P> {
         }
     }
 
-    /// The caller went away before the end. The first copy, which ran longest, stands for all.
+    /// The caller went away before the end: the call took longer than anybody knows. It counts once,
+    /// however many copies of it there were.
     #[cold]
     fn abandoned(&self) {
         let (now, shared) = (clock::now(), self.shared());
@@ -190,7 +181,7 @@ impl<P: Borrow<HedgePolicy>> Race<P> {
 impl<P: Borrow<HedgePolicy>> Drop for Race<P> {
     #[inline]
     fn drop(&mut self) {
-        if matches!(self.pace, Pace::Hedge { .. } | Pace::NoMore) && !self.first_ended {
+        if matches!(self.pace, Pace::Hedge { .. } | Pace::NoMore) {
             self.abandoned();
         }
     }
