@@ -100,6 +100,8 @@ mod policies {
     mod load_shedding {}
     #[doc = include_str!("../../../docs/policies/rate-limit.md")]
     mod rate_limit {}
+    #[doc = include_str!("../../../docs/policies/README.md")]
+    mod overview {}
     #[doc = include_str!("../../../docs/policies/retry.md")]
     mod retry {}
     #[doc = include_str!("../../../docs/policies/throttle.md")]
