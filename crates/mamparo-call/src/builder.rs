@@ -163,7 +163,8 @@ impl DependencyBuilder {
 
     /// Attempts of [`Dependency::call_detached`] that time out or lose their caller go on in the
     /// background, at most `max` (at least 1) at a time; `spawner` runs them, for example on the tasks of
-    /// the service, so that its shutdown waits for them. Default: they are cancelled.
+    /// the service, so that its shutdown waits for them. A panic of the spawner is logged as an error and cuts off the
+    /// attempt. Default: they are cancelled.
     #[must_use]
     pub fn detached(
         mut self,

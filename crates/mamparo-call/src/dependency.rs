@@ -185,7 +185,7 @@ impl Dependency {
 
     /// [`Dependency::call`] whose attempts are not cancelled when their time is over or their caller
     /// goes away: with [`DependencyBuilder::detached`] they go on in the background to their end. For
-    /// work that must not stop half-way. What they come to is counted (`mamparo_detached_total`) and
+    /// work that must not stop half-way. So does an attempt that lost to its hedge. What they come to is counted (`mamparo_detached_total`) and
     /// changes neither the call nor the circuit; the slot of the call is free again.
     ///
     /// Each attempt is boxed. A panic is never detached.

@@ -7,13 +7,14 @@
 
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{self, Poll};
 
 use crate::gate::Gate;
-use crate::{Classify, Context};
+use crate::{Classify, Context, observe};
 
 /// Work for a spawner.
 pub type BackgroundWork = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -130,12 +131,16 @@ where
     }
     gate.observer.detached(&gate.plan, background.running());
     let place = Place(Arc::clone(gate));
-    (background.spawner)(Box::pin(async move {
+    let work = Box::pin(async move {
         let place = place;
         let outcome = context.scope(attempt).await;
         let failure = outcome.as_ref().err().map(Classify::classify);
         place.0.observer.detached_ended(&place.0.plan, failure);
-    }));
+    });
+    // This runs while an attempt is dropped, perhaps by a panic: another one would end the process.
+    if std::panic::catch_unwind(AssertUnwindSafe(|| (background.spawner)(work))).is_err() {
+        observe::spawner_panicked(&gate.plan);
+    }
 }
 
 /// A place in the background; given back however the work ends.

@@ -250,8 +250,10 @@ impl<G: Deref<Target = Gate>> InLine<G> {
     /// Ready when the ticket owns a slot or will get none, or when the circuit has opened.
     pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Event> {
         let policies = &self.gate.policies;
-        // The waker first: a grant after the look finds it.
-        let earlier = lock(&self.gate.wakers).insert(self.ticket, cx.waker().clone());
+        // The waker first: a grant after the look finds it. Cloned before the lock is taken: a waker's
+        // code is not ours.
+        let waker = cx.waker().clone();
+        let earlier = lock(&self.gate.wakers).insert(self.ticket, waker);
         drop(earlier);
         let breaker = policies.breaker.as_ref();
         if breaker.is_some_and(|breaker| breaker.phase(clock::now()) == breaker::Phase::Open) {

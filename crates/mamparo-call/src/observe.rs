@@ -485,6 +485,12 @@ pub(crate) fn hook_panicked(plan: &Plan, change: &breaker::Change) {
     tracing::error!(dependency = plan.dependency, to = change.to.name(), "breaker hook panicked");
 }
 
+/// The spawner of detached attempts panicked: this one was cut off after all.
+pub(crate) fn spawner_panicked(plan: &Plan) {
+    detached_ended(plan, "cut-off");
+    tracing::error!(dependency = plan.dependency, "attempt cut off: the spawner panicked");
+}
+
 /// A transaction of this process is repeated.
 pub(crate) fn transaction_repeated(what: &'static str, attempt: u32, after: Duration) {
     metrics::counter!(TRANSACTION_RETRIES, "transaction" => what).increment(1);

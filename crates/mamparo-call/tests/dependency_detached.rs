@@ -99,6 +99,64 @@ async fn without_a_background_it_is_an_ordinary_call() {
     assert_eq!((done.load(Ordering::Relaxed), payments.snapshot().detached), (0, 0));
 }
 
+/// As `tokio::spawn` does where there is no runtime (any more).
+#[tokio::test(start_paused = true)]
+async fn policies_c20_a_spawner_that_panics_cuts_off_and_ends_neither_the_call_nor_the_process() {
+    let payments = catalog()
+        .bulkhead(1, 0)
+        .detached(1, |work| {
+            drop(work);
+            panic!("there is no reactor running");
+        })
+        .build()
+        .expect("sound");
+    let done = Arc::default();
+    for _ in 0..2 {
+        in_request(slow_call(&payments, &done, Ok(()))).await;
+        let seen = payments.snapshot();
+        assert_eq!((seen.detached, seen.in_flight), (0, 0), "its place is free");
+    }
+    // A panic of the caller drops the attempt; a second one would end the process.
+    let call = in_request(slow_call(&payments, &done, Ok(())));
+    let caller = std::panic::AssertUnwindSafe(async {
+        let mut call = std::pin::pin!(call);
+        std::future::poll_fn(|cx| {
+            assert!(call.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        panic!("a bug of the caller");
+    });
+    support::caught::<()>(caller).await.expect_err("the caller's own");
+    let seen = payments.snapshot();
+    assert_eq!((seen.detached, seen.in_flight, seen.abandoned), (0, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_lost_to_its_hedge_goes_on_as_well() {
+    let after = mamparo_core::call::hedge::HedgeAfter::Fixed(millis(100));
+    let search = catalog()
+        .retry(1, mamparo_core::backoff::Backoff::default())
+        .hedge(mamparo_core::call::hedge::HedgeConfig { after, extra: 1 })
+        .detached(1, |work| drop(tokio::spawn(work)))
+        .build()
+        .expect("sound");
+    let done = Arc::new(AtomicU32::new(0));
+    let answer: Answer<u32> = search
+        .call_detached(Repeatable::Idempotent, |attempt| {
+            let done = Arc::clone(&done);
+            async move {
+                tokio::time::sleep(millis(if attempt.number == 1 { 600 } else { 1 })).await;
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(attempt.number)
+            }
+        })
+        .await;
+    assert_eq!((answer.expect("the hedge wins"), search.snapshot().detached), (2, 1));
+    tokio::time::sleep(millis(600)).await;
+    assert_eq!((done.load(Ordering::Relaxed), search.snapshot().detached), (2, 0));
+}
+
 #[test]
 fn a_plan_that_detaches_needs_somebody_to_run_it() {
     let plan = mamparo_core::call::plan::Plan {

@@ -4,6 +4,7 @@ mod support;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use mamparo_call::{Attempt, Dependency, DependencyBuilder, Failure, Repeatable, clock};
@@ -142,6 +143,28 @@ async fn both_failing_is_one_round_that_the_retry_repeats() {
     assert_eq!(*numbers.borrow(), [1, 2, 3, 4]);
     let seen = search.snapshot();
     assert_eq!((seen.attempts, seen.retries, seen.hedges), (4, 1, 2));
+}
+
+/// An attempt that is busy whenever it is polled leaves nothing of the task's cooperative budget.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_never_yields_its_budget_is_still_hedged() {
+    let search = hedged(1).build().expect("sound");
+    let answer: Answer<u32> = search
+        .call(Repeatable::Idempotent, async |attempt| {
+            for _ in 0..if attempt.number == 1 { 600 } else { 0 } {
+                std::future::poll_fn(|cx| {
+                    while let Poll::Ready(progress) = tokio::task::coop::poll_proceed(cx) {
+                        progress.made_progress();
+                    }
+                    Poll::Ready(())
+                })
+                .await;
+                tokio::time::advance(millis(1)).await;
+            }
+            Ok(attempt.number)
+        })
+        .await;
+    assert_eq!(answer.expect("the hedge answers"), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,6 +96,29 @@ async fn policies_c32_a_caller_that_leaves_while_it_waits_gives_its_token_back()
     assert_eq!(down.snapshot().retries, 0);
 }
 
+/// Envoy counted a retry only once it was sent: while a thousand waited, each found the budget free.
+#[tokio::test(start_paused = true)]
+async fn policies_c32_retries_that_wait_hold_their_tokens_against_all_others() {
+    let down = layer(Some(RetryBudgetConfig { ratio: 0.0, reserve: 3 }));
+    let sent = AtomicU64::new(0);
+    let calls = (0..100).map(|_| {
+        down.call(Repeatable::Idempotent, async |_| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>(Broken(Failure::TRANSIENT.with_retry_after(Some(millis(1_000)))))
+        })
+    });
+    let began = clock::now();
+    let answers = support::all(calls).await;
+    let spent = |answer: &Result<(), CallError<Broken>>| {
+        matches!(answer, Err(CallError::Failed { gave_up: GiveUp::BudgetSpent, .. }))
+    };
+    assert_eq!(sent.load(Ordering::Relaxed), 103, "three tokens, three retries");
+    assert!(answers.iter().all(spent), "none is left for anybody's next one");
+    assert!(clock::now().since(began) >= millis(1_000), "three did wait");
+    let seen = down.snapshot();
+    assert_eq!((seen.retries, seen.gave_up, seen.in_flight), (3, 100, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_proposed_from_the_answers_that_came() {
     let window = Some(Duration::from_secs(120));

@@ -145,7 +145,9 @@ impl BulkheadPolicy {
 
     /// Leaves the waker where whoever grants the ticket finds it.
     fn sleep(&self, ticket: Ticket, waker: &Waker) {
-        let old = self.wakers().insert(ticket, waker.clone());
+        // Cloned before the lock is taken: a waker's code is not ours.
+        let waker = waker.clone();
+        let old = self.wakers().insert(ticket, waker);
         drop(old);
     }
 
