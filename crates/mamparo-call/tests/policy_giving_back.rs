@@ -4,13 +4,13 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 mod support;
+#[path = "support/work.rs"]
+mod work;
 
-use std::future::{Future, pending, poll_fn};
+use std::future::{pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use mamparo_call::policy::{
@@ -30,69 +30,7 @@ use mamparo_core::call::retry_budget::{RetryBudget, RetryBudgetConfig};
 use mamparo_core::call::throttle::ThrottleConfig;
 use support::{Broken, millis, touchy};
 use tower::{Service, ServiceBuilder, service_fn};
-
-/// How work ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    Works,
-    Fails,
-    Panics,
-}
-
-/// Work that is pending that often, and then ends.
-#[derive(Debug, Clone, Copy)]
-struct Work(u32, End);
-
-impl Work {
-    fn all() -> impl Iterator<Item = Self> {
-        let ends = [End::Works, End::Fails, End::Panics];
-        (0..4).flat_map(move |pendings| ends.map(|end| Self(pendings, end)))
-    }
-
-    async fn run(self) -> Result<(), Broken> {
-        let mut left = self.0;
-        poll_fn(|_| {
-            let ready = left == 0;
-            left = left.saturating_sub(1);
-            if ready { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        match self.1 {
-            End::Works => Ok(()),
-            End::Fails => Err(Broken(Failure::TRANSIENT)),
-            End::Panics => panic!("a bug of the work"),
-        }
-    }
-}
-
-/// What was seen of a future before it was dropped.
-#[derive(Debug, PartialEq, Eq)]
-enum Seen<T> {
-    Pending,
-    Ended(T),
-    Panicked,
-}
-
-fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Seen<F::Output> {
-    let cx = &mut Context::from_waker(Waker::noop());
-    match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Pending) => Seen::Pending,
-        Ok(Poll::Ready(output)) => Seen::Ended(output),
-        Err(_) => Seen::Panicked,
-    }
-}
-
-/// Polls at most `polls` times, with time between the polls, and drops the future.
-async fn poll_and_drop<F: Future>(future: F, polls: u32, between: Duration) -> Seen<F::Output> {
-    let mut future = Box::pin(future);
-    for _ in 0..polls {
-        match poll_once(&mut future) {
-            Seen::Pending => tokio::time::advance(between).await,
-            end @ (Seen::Ended(_) | Seen::Panicked) => return end,
-        }
-    }
-    Seen::Pending
-}
+use work::{End, Seen, Work, poll_and_drop, poll_once};
 
 fn quick_retry() -> RetryPolicy {
     let backoff = Backoff { base: millis(1), ..Backoff::default() };

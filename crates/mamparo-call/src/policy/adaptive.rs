@@ -91,8 +91,12 @@ impl AdaptivePolicy {
         let now = clock::now();
         let in_flight = self.bulkhead.in_flight();
         let sample = Sample { took: now.since(started), in_flight, dropped };
-        if let Some(change) = self.limit.tell(now, sample) {
-            self.bulkhead.set_limit(change.to);
+        let mut changed = self.limit.tell(now, sample).is_some();
+        while changed {
+            let limit = self.limit.limit();
+            self.bulkhead.set_limit(limit);
+            // Of two changes on two threads the later one counts.
+            changed = self.limit.limit() != limit;
         }
     }
 }

@@ -23,6 +23,19 @@ pub(super) struct Seen {
     pub(super) wake: Woken,
 }
 
+/// Sets the limit that the adaptive one has by now. Of two changes on two threads the later one counts:
+/// whoever has set an older one sees that here, and sets it right.
+fn follow(adaptive: &AdaptiveLimit, bulkhead: &Bulkhead, now: Moment) -> Woken {
+    let mut wake = Woken::default();
+    loop {
+        let limit = adaptive.limit();
+        wake.extend(bulkhead.set_limit(now, limit));
+        if adaptive.limit() == limit {
+            return wake;
+        }
+    }
+}
+
 /// The settings and the machines of one dependency, lent to each of its calls.
 #[derive(Debug)]
 pub struct Policies {
@@ -165,10 +178,7 @@ impl Policies {
             dropped: reply == Reply::Rejected,
         };
         match adaptive.tell(now, sample) {
-            // Of two changes at once the later one counts, whoever comes first here.
-            Some(limit) => {
-                Seen { limit: Some(limit), wake: bulkhead.set_limit(now, adaptive.limit()) }
-            }
+            Some(limit) => Seen { limit: Some(limit), wake: follow(adaptive, bulkhead, now) },
             None => Seen::default(),
         }
     }
