@@ -195,7 +195,7 @@ impl Observer {
             (Step::Attempt { .. }, _) => self.retried(plan),
             (Step::Wait { after, .. }, _) => retrying(plan, attempts, after, event),
             (Step::Reject { reason, retry_after }, _) => self.refused(plan, reason, retry_after),
-            (Step::GiveUp { reason, .. }, _) => self.gave_up(plan, reason),
+            (Step::GiveUp { reason, .. }, _) => self.gave_up(plan, reason, attempts, event),
             (Step::Done, _) => self.succeeded(self.stripe()),
             (Step::Released, _) => {
                 self.counters.add(Count::Abandoned);
@@ -216,7 +216,7 @@ impl Observer {
         });
     }
 
-    fn gave_up(&self, plan: &Plan, reason: GiveUp) {
+    fn gave_up(&self, plan: &Plan, reason: GiveUp, attempt: u32, cause: Event) {
         self.counters.add(Count::GaveUp);
         // Retries that nobody sees missing are hard to find.
         if reason == GiveUp::BudgetSpent {
@@ -228,6 +228,8 @@ impl Observer {
             tracing::warn!(
                 service = plan.service,
                 dependency = plan.dependency,
+                attempt,
+                cause = Outcome::of(cause).map(Outcome::name),
                 "retry not made: the retry budget is spent"
             );
         }
