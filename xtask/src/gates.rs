@@ -118,6 +118,7 @@ pub fn steps(deny: bool) -> Vec<Step> {
         let run = format!("run --quiet --locked --package techcorp -- demo --scenario {scenario}");
         steps.push(Step::cargo(format!("demo {scenario}"), &format!("{run} --for 10s --json")));
     }
+    steps.push(Step::cargo("bench gate", "xtask bench gate"));
     let bare = "check --quiet --package mamparo --locked --no-default-features";
     steps.push(Step::cargo("facade without features", bare));
     for feature in FEATURES {

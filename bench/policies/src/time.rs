@@ -20,7 +20,7 @@ use crate::start::Start;
 use crate::{clock, loopback};
 
 /// How often a disturbed cell is tried.
-const TRIES: usize = 8;
+const TRIES: usize = 4;
 
 /// How a row is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,11 @@ mod goals;
 mod report;
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::steps::{Step, output};
+use crate::steps::Step;
 use figures::Figures;
 use goals::{GOALS, judge};
 
@@ -89,14 +90,13 @@ pub fn peers(root: &Path, bless: bool) -> Result<bool, String> {
 }
 
 /// The programs of the workspace `bench/`, built.
-struct Bench<'a> {
-    root: &'a Path,
+struct Bench {
     target: PathBuf,
 }
 
-impl<'a> Bench<'a> {
+impl Bench {
     /// Builds them, with the peers or, quickly, without.
-    fn build(root: &'a Path, peers: bool) -> Result<Self, String> {
+    fn build(root: &Path, peers: bool) -> Result<Self, String> {
         let features = if peers { " --features peers" } else { "" };
         let build = "build --quiet --release --locked --manifest-path bench/Cargo.toml -p policies";
         let step =
@@ -107,18 +107,23 @@ impl<'a> Bench<'a> {
                 `cargo metadata --manifest-path bench/Cargo.toml` brings it up to date"
                 .to_owned());
         }
-        Ok(Self { root, target: root.join("target") })
+        Ok(Self { target: root.join("target") })
     }
 
     fn program(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
 
-    /// What a program prints.
+    /// What a program prints; its words on stderr go to the terminal as they come.
     fn ask(&self, program: &str, arguments: &[&str]) -> Result<Value, String> {
-        let path = self.program(program);
-        let text = output(self.root, &path.to_string_lossy(), arguments)?;
-        serde_json::from_str(&text).map_err(|error| format!("read what {program} said: {error}"))
+        let mut command = Command::new(self.program(program));
+        command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().map_err(|error| format!("run {program}: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("run {program}: see above"));
+        }
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("read what {program} said: {error}"))
     }
 
     /// Allocations and instructions of every row.
