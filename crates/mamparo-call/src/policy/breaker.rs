@@ -18,7 +18,7 @@ use crate::policy::{ByError, Ending, Guard, Guarded, Listener, PolicyEvent, Refu
 ///
 /// A failure's [`Health`] counts, not the failure: a 404 is a sign of life. A panic of the future counts
 /// as bad health; a future that is dropped is no verdict and gives its probe place back. While the
-/// circuit is closed a success reads no clock, unless the rule is a rate.
+/// circuit is closed a success reads no clock, unless calls are counted by time or slow ones count.
 ///
 /// ```
 /// # #[derive(Debug)] struct Down;
@@ -48,8 +48,6 @@ struct Shared {
     breaker: Arc<Breaker>,
     /// Do slow calls count, so that each call has to be timed?
     timed: bool,
-    /// Need a success of a closed circuit not be told?
-    success_is_silent: bool,
     ears: Ears,
 }
 
@@ -59,9 +57,8 @@ impl BreakerPolicy {
     pub fn new(config: BreakerConfig) -> Self {
         let breaker = Arc::new(Breaker::with_seed(config, clock::entropy().next_u64()));
         let timed = config.slow_rate().is_some();
-        let success_is_silent = breaker.success_is_silent();
         let ears = Ears::default();
-        Self { shared: Arc::new(Shared { breaker, timed, success_is_silent, ears }) }
+        Self { shared: Arc::new(Shared { breaker, timed, ears }) }
     }
 
     /// The same breaker with a listener of this handle and its clones: how calls end, `Refused`, and the
@@ -173,7 +170,7 @@ impl Guard for BreakerPolicy {
     type Pass = BreakerPass;
     type Judge = ByError;
 
-    #[inline]
+    #[inline(always)]
     fn enter(&self) -> Result<BreakerPass, Refused> {
         let closed = if self.shared.timed { None } else { self.shared.breaker.ask_closed() };
         match closed {
@@ -182,11 +179,11 @@ impl Guard for BreakerPolicy {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&self, pass: BreakerPass, ending: Ending) {
-        if self.shared.success_is_silent
-            && ending == Ending::Succeeded
-            && !pass.admission.is_probe()
+        if ending == Ending::Succeeded
+            && !self.shared.timed
+            && self.shared.breaker.forgets_success(&pass.admission)
         {
             self.shared.ears.tell(|| PolicyEvent::Succeeded);
         } else {

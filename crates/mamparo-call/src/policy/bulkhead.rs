@@ -105,6 +105,12 @@ impl BulkheadPolicy {
         }
     }
 
+    /// A slot that is free.
+    #[inline(always)]
+    pub(crate) fn take_free(&self) -> Option<InHand<'_>> {
+        self.slots().take_free().map(|slot| InHand::new(self, slot))
+    }
+
     fn slots(&self) -> &Bulkhead {
         &self.shared.room.slots
     }
@@ -190,45 +196,64 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
         Self { policy, stage: Stage::Outside }
     }
 
-    /// Gets a slot at once, where one is free, or else a place in line or a refusal.
-    #[inline]
-    pub(crate) fn enter(&mut self) {
-        match self.policy.borrow().slots().take_free() {
-            Some(slot) => self.stage = Stage::Inside(slot),
-            None => self.queue_up(),
-        }
-    }
-
-    pub(crate) const fn is_inside(&self) -> bool {
-        matches!(self.stage, Stage::Inside(_))
-    }
-
-    pub(crate) const fn is_queued(&self) -> bool {
-        matches!(self.stage, Stage::Queued(_))
-    }
-
-    /// Ready with the slot taken, or with a refusal; pending for ever once the call is over.
-    #[inline]
-    pub(crate) fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
-        if let Stage::Outside = self.stage {
-            self.enter();
-        }
-        if self.is_inside() { Poll::Ready(Ok(())) } else { self.poll_turn(cx) }
-    }
-
-    /// Gives the slot back: the call has ended.
+    /// In the slot that is in hand.
     #[inline(always)]
-    pub(crate) fn settle(&mut self) {
-        if self.is_inside()
-            && let Stage::Inside(slot) = std::mem::replace(&mut self.stage, Stage::Past)
-        {
-            self.policy.borrow().release(slot);
+    pub(crate) fn inside(policy: P, hand: InHand<'_>) -> Self {
+        Self { policy, stage: hand.put_down() }
+    }
+
+    pub(crate) const fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused(_))
+    }
+
+    /// Takes the slot in hand: one that is free, that the last poll left, or that a wait in line
+    /// brought. Pending for ever once the call is over.
+    #[inline(always)]
+    pub(crate) fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<Result<Slot, Refused>> {
+        if let Stage::Outside = self.stage {
+            if let Some(slot) = self.policy.borrow().slots().take_free() {
+                self.overwrite(Stage::Past);
+                return Poll::Ready(Ok(slot));
+            }
+            self.queue_up();
         }
+        self.poll_turn(cx)
+    }
+
+    /// Runs `poll` with `slot` in hand, and gives it back when that is ready.
+    #[inline(always)]
+    pub(crate) fn with_slot<T, E>(
+        &mut self,
+        slot: Slot,
+        poll: impl FnOnce() -> Poll<Result<T, E>>,
+    ) -> Poll<Result<T, GuardError<E>>> {
+        let hand = InHand::new(self.policy.borrow(), slot);
+        match poll() {
+            Poll::Pending => {
+                let stage = hand.put_down();
+                self.overwrite(stage);
+                Poll::Pending
+            }
+            Poll::Ready(Ok(value)) => {
+                hand.give_back();
+                Poll::Ready(Ok(value))
+            }
+            Poll::Ready(Err(error)) => {
+                hand.give_back();
+                Poll::Ready(Err(GuardError::inner(error)))
+            }
+        }
+    }
+
+    /// Sets a stage where the one before owns nothing, and need not be looked at again to end it.
+    #[inline(always)]
+    const fn overwrite(&mut self, stage: Stage) {
+        std::mem::forget(std::mem::replace(&mut self.stage, stage));
     }
 
     /// The way in when no slot is free.
     #[cold]
-    fn queue_up(&mut self) {
+    pub(crate) fn queue_up(&mut self) {
         let policy = self.policy.borrow();
         let (now, deadline) = (clock::now(), Request::current_deadline());
         let until = deadline.unwrap_or_else(|| now.plus(BULKHEAD_WAIT_MAX));
@@ -249,25 +274,26 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
     }
 
     #[cold]
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Slot, Refused>> {
         let policy = self.policy.borrow();
-        let refused = match &mut self.stage {
-            Stage::Outside | Stage::Inside(_) | Stage::Past => return Poll::Pending,
-            Stage::Refused(refused) => *refused,
-            Stage::Queued(waiting) => match ready!(waiting.poll(policy, cx)) {
-                Ok(slot) => {
-                    self.stage = Stage::Inside(slot);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(refusal) => {
-                    policy.leave(waiting.ticket);
-                    Refused::new(refusal, None)
-                }
-            },
+        let answer = match &mut self.stage {
+            Stage::Queued(waiting) => ready!(waiting.poll(policy, cx)).map_err(|refusal| {
+                policy.leave(waiting.ticket);
+                Refused::new(refusal, None)
+            }),
+            Stage::Refused(refused) => Err(*refused),
+            Stage::Inside(_) | Stage::Outside | Stage::Past => {
+                return match std::mem::replace(&mut self.stage, Stage::Past) {
+                    Stage::Inside(slot) => Poll::Ready(Ok(slot)),
+                    _ => Poll::Pending,
+                };
+            }
         };
-        policy.shared.ears.tell(|| PolicyEvent::Refused(refused));
         self.stage = Stage::Past;
-        Poll::Ready(Err(refused))
+        if let Err(refused) = answer {
+            policy.shared.ears.tell(|| PolicyEvent::Refused(refused));
+        }
+        Poll::Ready(answer)
     }
 
     /// The call goes before its end.
@@ -313,19 +339,47 @@ impl<P: Borrow<BulkheadPolicy>> Drop for Place<P> {
     }
 }
 
-/// Lives while user code runs; its drop is the unwinding of a panic.
-pub(crate) struct SlotUnwinding<'a, P: Borrow<BulkheadPolicy>>(pub(crate) &'a mut Place<P>);
+/// The slot while user code runs: its drop is the unwinding of a panic, unless the slot went on.
+///
+/// In hand and not in the place, so that a call which is ready at once never writes it there.
+pub(crate) struct InHand<'a> {
+    policy: &'a BulkheadPolicy,
+    slot: Option<Slot>,
+}
 
-impl<P: Borrow<BulkheadPolicy>> SlotUnwinding<'_, P> {
-    pub(crate) fn came_back(self) {
-        std::mem::forget(self);
+impl<'a> InHand<'a> {
+    #[inline(always)]
+    pub(crate) const fn new(policy: &'a BulkheadPolicy, slot: Slot) -> Self {
+        Self { policy, slot: Some(slot) }
+    }
+
+    /// The call goes on later: the slot for its place.
+    #[inline(always)]
+    fn put_down(mut self) -> Stage {
+        self.slot.take().map_or(Stage::Past, Stage::Inside)
+    }
+
+    /// The call has ended.
+    #[inline(always)]
+    pub(crate) fn give_back(mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.policy.release(slot);
+        }
     }
 }
 
-impl<P: Borrow<BulkheadPolicy>> Drop for SlotUnwinding<'_, P> {
+impl Drop for InHand<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.0.abandon();
+        if let Some(slot) = self.slot.take() {
+            unwind(self.policy, slot);
+        }
     }
+}
+
+#[cold]
+fn unwind(policy: &BulkheadPolicy, slot: Slot) {
+    policy.release(slot);
 }
 
 pin_project! {
@@ -356,17 +410,12 @@ where
 {
     type Output = Result<T, GuardError<E>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Err(refused) = ready!(this.place.poll_slot(cx)) {
-            return Poll::Ready(Err(GuardError::Refused(refused)));
+        match ready!(this.place.poll_slot(cx)) {
+            Ok(slot) => this.place.with_slot(slot, || this.future.poll(cx)),
+            Err(refused) => Poll::Ready(Err(GuardError::Refused(refused))),
         }
-        let unwinding = SlotUnwinding(this.place);
-        let poll = this.future.poll(cx);
-        unwinding.came_back();
-        let result = ready!(poll);
-        this.place.settle();
-        Poll::Ready(result.map_err(GuardError::inner))
     }
 }

@@ -68,10 +68,12 @@ impl<G: Guard + ?Sized> Guard for &G {
     type Pass = G::Pass;
     type Judge = G::Judge;
 
+    #[inline(always)]
     fn enter(&self) -> Result<Self::Pass, Refused> {
         (**self).enter()
     }
 
+    #[inline(always)]
     fn leave(&self, pass: Self::Pass, ending: Ending) {
         (**self).leave(pass, ending);
     }
@@ -85,10 +87,12 @@ impl<G: Guard + ?Sized> Guard for Arc<G> {
     type Pass = G::Pass;
     type Judge = G::Judge;
 
+    #[inline(always)]
     fn enter(&self) -> Result<Self::Pass, Refused> {
         (**self).enter()
     }
 
+    #[inline(always)]
     fn leave(&self, pass: Self::Pass, ending: Ending) {
         (**self).leave(pass, ending);
     }
@@ -103,92 +107,94 @@ impl<G: Guard + ?Sized> Guard for Arc<G> {
 pub(crate) struct Seat<G: Guard> {
     guard: G,
     stage: Stage<G::Pass>,
-    /// Does code run now whose unwinding would drop this?
-    pub(crate) panics: bool,
 }
 
 #[derive(Debug)]
-pub(crate) enum Stage<P> {
+enum Stage<P> {
     /// The call has not asked yet.
     Outside,
     Inside(P),
     Refused(Refused),
-    /// The call is over.
+    /// The call is over, or its pass is in hand.
     Past,
 }
 
 impl<G: Guard> Seat<G> {
-    pub(crate) const fn new(guard: G) -> Self {
-        Self { guard, stage: Stage::Outside, panics: false }
+    const fn new(guard: G) -> Self {
+        Self { guard, stage: Stage::Outside }
     }
 
-    pub(crate) const fn is_inside(&self) -> bool {
-        matches!(self.stage, Stage::Inside(_))
-    }
-
-    /// Asks the guard.
-    #[inline]
-    pub(crate) fn enter(&mut self) {
-        self.stage = self.guard.enter().map_or_else(Stage::Refused, Stage::Inside);
-    }
-
-    /// Goes inside, if it is not yet. Pending for ever once the call is over.
-    #[inline]
-    fn poll_enter(&mut self) -> Poll<Result<(), Refused>> {
-        let refused = match self.stage {
-            Stage::Inside(_) => return Poll::Ready(Ok(())),
-            Stage::Outside => match self.guard.enter() {
-                Ok(pass) => {
-                    self.stage = Stage::Inside(pass);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(refused) => refused,
-            },
-            Stage::Refused(refused) => refused,
-            Stage::Past => return Poll::Pending,
-        };
-        self.stage = Stage::Past;
-        Poll::Ready(Err(refused))
-    }
-
+    /// Takes the pass in hand: asks the guard for it, or picks up what the last poll left. Pending for
+    /// ever once the call is over.
     #[inline(always)]
-    fn leave(&mut self, ending: Ending) {
-        if self.is_inside()
-            && let Stage::Inside(pass) = std::mem::replace(&mut self.stage, Stage::Past)
-        {
-            self.guard.leave(pass, ending);
+    fn poll_pass(&mut self) -> Poll<Result<G::Pass, Refused>> {
+        match std::mem::replace(&mut self.stage, Stage::Past) {
+            Stage::Outside => Poll::Ready(self.guard.enter()),
+            Stage::Inside(pass) => Poll::Ready(Ok(pass)),
+            Stage::Refused(refused) => Poll::Ready(Err(refused)),
+            Stage::Past => Poll::Pending,
         }
     }
 
-    /// [`Seat::leave`] on the ways that are not a success.
+    /// The call goes between two polls.
     #[cold]
-    fn abandon(&mut self, ending: Ending) {
-        self.leave(ending);
+    fn cancel(&mut self) {
+        if let Stage::Inside(pass) = std::mem::replace(&mut self.stage, Stage::Past) {
+            self.guard.leave(pass, Ending::Cancelled);
+        }
     }
 }
 
 impl<G: Guard> Drop for Seat<G> {
     #[inline]
     fn drop(&mut self) {
-        if self.is_inside() {
-            self.abandon(if self.panics { Ending::Panicked } else { Ending::Cancelled });
+        if let Stage::Inside(_) = self.stage {
+            self.cancel();
         }
     }
 }
 
-/// Lives while user code runs; its drop is the unwinding of a panic.
-struct Unwinding<'a, G: Guard>(&'a mut Seat<G>);
+/// The pass while user code runs: its drop is the unwinding of a panic, unless it was used up.
+///
+/// In hand and not in the seat, so that a call which is ready at once never writes it there.
+pub(crate) struct InHand<'a, G: Guard> {
+    guard: &'a G,
+    pass: Option<G::Pass>,
+}
 
-impl<G: Guard> Unwinding<'_, G> {
-    fn came_back(self) {
-        std::mem::forget(self);
+impl<'a, G: Guard> InHand<'a, G> {
+    #[inline(always)]
+    pub(crate) const fn new(guard: &'a G, pass: G::Pass) -> Self {
+        Self { guard, pass: Some(pass) }
+    }
+
+    /// The call goes on later: the pass for its seat.
+    #[inline(always)]
+    fn put_down(mut self) -> Stage<G::Pass> {
+        self.pass.take().map_or(Stage::Past, Stage::Inside)
+    }
+
+    /// The call has ended.
+    #[inline(always)]
+    fn leave(mut self, ending: Ending) {
+        if let Some(pass) = self.pass.take() {
+            self.guard.leave(pass, ending);
+        }
     }
 }
 
-impl<G: Guard> Drop for Unwinding<'_, G> {
+impl<G: Guard> Drop for InHand<'_, G> {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.0.abandon(Ending::Panicked);
+        if let Some(pass) = self.pass.take() {
+            unwind(self.guard, pass);
+        }
     }
+}
+
+#[cold]
+fn unwind<G: Guard>(guard: &G, pass: G::Pass) {
+    guard.leave(pass, Ending::Panicked);
 }
 
 pin_project! {
@@ -204,9 +210,9 @@ pin_project! {
     {
         // In this order: what runs inside ends before its seat is given up.
         #[pin]
-        pub(crate) future: Option<F>,
-        pub(crate) seat: Seat<G>,
-        pub(crate) judge: J,
+        future: Option<F>,
+        seat: Seat<G>,
+        judge: J,
     }
 }
 
@@ -217,15 +223,43 @@ impl<G: Guard, J, F> Guarded<G, J, F> {
         Self { future: Some(future), seat: Seat::new(guard), judge }
     }
 
-    /// Never begins. Asks the guard all the same, so that the refusal is counted where it can be.
-    pub(crate) fn shut(guard: G, judge: J, shut: Refused) -> Self {
-        let mut seat = Seat::new(guard);
-        seat.enter();
-        if seat.is_inside() {
-            seat.abandon(Ending::Cancelled);
-            seat.stage = Stage::Refused(shut);
+    /// Asks the guard at once, and begins with `start` if it lets the call through.
+    #[inline(always)]
+    pub(crate) fn begin(guard: &G, judge: J, start: impl FnOnce() -> F) -> Self
+    where
+        G: Clone,
+    {
+        match guard.enter() {
+            Ok(pass) => {
+                let hand = InHand::new(guard, pass);
+                // The future is made where it stays: it can be large, and to move it is not for nothing.
+                Self {
+                    future: Some(start()),
+                    seat: Seat { guard: guard.clone(), stage: hand.put_down() },
+                    judge,
+                }
+            }
+            Err(refused) => Self::refused(guard.clone(), judge, refused),
         }
-        Self { future: None, seat, judge }
+    }
+
+    /// Never begins. Asks the guard all the same, so that the refusal is counted where it can be.
+    pub(crate) fn shut(guard: &G, judge: J, shut: Refused) -> Self
+    where
+        G: Clone,
+    {
+        let refused = match guard.enter() {
+            Ok(pass) => {
+                guard.leave(pass, Ending::Cancelled);
+                shut
+            }
+            Err(refused) => refused,
+        };
+        Self::refused(guard.clone(), judge, refused)
+    }
+
+    const fn refused(guard: G, judge: J, refused: Refused) -> Self {
+        Self { future: None, seat: Seat { guard, stage: Stage::Refused(refused) }, judge }
     }
 }
 
@@ -237,24 +271,29 @@ where
 {
     type Output = Result<T, GuardError<E>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        if let Err(refused) = ready!(this.seat.poll_enter()) {
-            return Poll::Ready(Err(GuardError::Refused(refused)));
-        }
+        let pass = match ready!(this.seat.poll_pass()) {
+            Ok(pass) => pass,
+            Err(refused) => return Poll::Ready(Err(GuardError::Refused(refused))),
+        };
+        let hand = InHand::new(&this.seat.guard, pass);
         let Some(future) = this.future.as_pin_mut() else { return Poll::Pending };
-        let unwinding = Unwinding(this.seat);
         let Poll::Ready(result) = future.poll(cx) else {
-            unwinding.came_back();
+            let stage = hand.put_down();
+            this.seat.stage = stage;
             return Poll::Pending;
         };
-        let failure = this.judge.judge(&result);
-        unwinding.came_back();
-        match failure {
-            None => this.seat.leave(Ending::Succeeded),
-            Some(failure) => this.seat.abandon(Ending::Failed(failure)),
+        match (this.judge.judge(&result), result) {
+            (None, Ok(value)) => {
+                hand.leave(Ending::Succeeded);
+                Poll::Ready(Ok(value))
+            }
+            (failure, result) => {
+                hand.leave(failure.map_or(Ending::Succeeded, Ending::Failed));
+                Poll::Ready(result.map_err(GuardError::inner))
+            }
         }
-        Poll::Ready(result.map_err(GuardError::inner))
     }
 }

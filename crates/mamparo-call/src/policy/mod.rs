@@ -36,10 +36,9 @@ mod timeout;
 
 pub use adaptive::{AdaptivePolicy, Flattened};
 pub use breaker::{BreakerPass, BreakerPolicy};
+pub(crate) use bulkhead::Place;
 pub use bulkhead::{BulkheadPolicy, Slotted};
-pub(crate) use bulkhead::{Place, SlotUnwinding};
 pub use error::{GuardError, Refused, RetryError, TimeoutError};
-pub(crate) use guard::Seat;
 pub use guard::{Ending, Guard, Guarded};
 pub use hedge::{HedgePolicy, Hedged};
 pub(crate) use hedge::{Pace, Race, poll_copies};

@@ -158,7 +158,7 @@ where
 {
     type Output = Result<T, TimeoutError<E>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let policy = (*this.policy).borrow();
@@ -172,8 +172,10 @@ where
         }
         // Nothing is left to poll once it was refused or cut off.
         let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
-        if let Poll::Ready(result) = future.poll(cx) {
-            return Poll::Ready(result.map_err(TimeoutError::inner));
+        match future.poll(cx) {
+            Poll::Ready(Ok(value)) => return Poll::Ready(Ok(value)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(TimeoutError::inner(error))),
+            Poll::Pending => {}
         }
         let after = ready!(policy.poll_limit(this.span, this.timer, cx));
         this.future.set(None);

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::policy::{BulkheadPolicy, GuardError, Place, SlotUnwinding};
+use crate::policy::{BulkheadPolicy, GuardError, Place};
 
 /// Puts a [`BulkheadPolicy`] in front of a service.
 ///
@@ -59,17 +59,34 @@ where
 
     #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
-        let mut place = Place::new(self.policy.clone());
-        place.enter();
-        if place.is_inside() {
-            // Should the service panic, its place goes back as it is dropped.
-            return SlottedCall { step: Step::Running { future: self.inner.call(request) }, place };
+        if let Some(hand) = self.policy.borrow().take_free() {
+            // The future is made where it stays: it can be large, and to move it is not for nothing.
+            return SlottedCall {
+                step: Step::Running { future: self.inner.call(request) },
+                place: Place::inside(self.policy.clone(), hand),
+            };
         }
-        let waiting = if place.is_queued() {
+        self.queue_up(request)
+    }
+}
+
+impl<S, P> BulkheadService<S, P>
+where
+    P: Borrow<BulkheadPolicy> + Clone,
+{
+    /// The way in when no slot is free.
+    #[cold]
+    fn queue_up<R>(&mut self, request: R) -> SlottedCall<S, R, P>
+    where
+        S: Service<R> + Clone,
+    {
+        let mut place = Place::new(self.policy.clone());
+        place.queue_up();
+        let waiting = if place.is_refused() {
+            None
+        } else {
             let fresh = self.inner.clone();
             Some((std::mem::replace(&mut self.inner, fresh), request))
-        } else {
-            None
         };
         SlottedCall { step: Step::Waiting { waiting }, place }
     }
@@ -114,31 +131,28 @@ where
 {
     type Output = Result<S::Response, GuardError<S::Error>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
-            match this.step.as_mut().project() {
-                StepProjection::Waiting { waiting } => {
-                    if let Err(refused) = ready!(this.place.poll_slot(cx)) {
-                        *waiting = None;
-                        return Poll::Ready(Err(GuardError::Refused(refused)));
-                    }
-                    let Some((mut service, request)) = waiting.take() else { return Poll::Pending };
-                    let unwinding = SlotUnwinding(this.place);
-                    let future = service.call(request);
-                    unwinding.came_back();
-                    this.step.set(Step::Running { future });
+        let slot = match ready!(this.place.poll_slot(cx)) {
+            Ok(slot) => slot,
+            Err(refused) => {
+                if let StepProjection::Waiting { waiting } = this.step.project() {
+                    *waiting = None;
                 }
-                StepProjection::Running { future } => {
-                    let unwinding = SlotUnwinding(this.place);
-                    let poll = future.poll(cx);
-                    unwinding.came_back();
-                    let result = ready!(poll);
-                    this.place.settle();
-                    return Poll::Ready(result.map_err(GuardError::inner));
-                }
+                return Poll::Ready(Err(GuardError::Refused(refused)));
             }
-        }
+        };
+        this.place.with_slot(slot, || {
+            if let StepProjection::Waiting { waiting } = this.step.as_mut().project() {
+                let Some((mut service, request)) = waiting.take() else { return Poll::Pending };
+                let future = service.call(request);
+                this.step.set(Step::Running { future });
+            }
+            match this.step.project() {
+                StepProjection::Running { future } => future.poll(cx),
+                StepProjection::Waiting { .. } => Poll::Pending,
+            }
+        })
     }
 }

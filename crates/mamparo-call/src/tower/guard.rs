@@ -6,7 +6,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::policy::{
-    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused, Seat,
+    BreakerPolicy, ByError, Guard, GuardError, Guarded, Judge, RateLimitPolicy, Refused,
     ThrottlePolicy, Unjudged,
 };
 
@@ -88,19 +88,10 @@ where
 
     #[inline(always)]
     fn call(&mut self, request: R) -> Self::Future {
-        let (guard, judge) = (self.guard.clone(), self.judge.clone());
-        if let Some(shut) = self.shut.take() {
-            return Guarded::shut(guard, judge, shut);
+        let judge = self.judge.clone();
+        match self.shut.take() {
+            None => Guarded::begin(&self.guard, judge, || self.inner.call(request)),
+            Some(shut) => Guarded::shut(&self.guard, judge, shut),
         }
-        let mut seat = Seat::new(guard);
-        seat.enter();
-        if !seat.is_inside() {
-            return Guarded { future: None, seat, judge };
-        }
-        // Made in its place: a future can be large, and to move it is not for nothing.
-        seat.panics = true;
-        let mut begun = Guarded { future: Some(self.inner.call(request)), seat, judge };
-        begun.seat.panics = false;
-        begun
     }
 }

@@ -109,7 +109,7 @@ impl Breaker {
     pub fn ask(&self, now: Moment) -> Answer {
         match self.glance(now) {
             Glance::Admitted { generation } => {
-                Answer { admission: Ok(Admission { generation, probe: false }), change: None }
+                Answer { admission: Ok(Admission::new(generation, false)), change: None }
             }
             Glance::Refused { after } => Answer { admission: Err(after), change: None },
             Glance::Unsure => self.ask_machine(now),
@@ -123,7 +123,7 @@ impl Breaker {
     #[inline]
     pub fn ask_closed(&self) -> Option<Admission> {
         let word = self.word();
-        word.lets_pass().then(|| Admission { generation: word.generation(), probe: false })
+        word.lets_pass().then(|| Admission::new(word.generation(), false))
     }
 
     /// Would [`Breaker::ask`] refuse now, and until when? Takes no place and changes nothing.
@@ -155,15 +155,13 @@ impl Breaker {
         }
     }
 
-    /// Would the success of this call leave no trace? Then it need not be told. So it is with a
-    /// circuit that is still closed and counts failures alone.
+    /// Would the success of this call, in good time, leave no trace? Then it need not be told, and no
+    /// clock be read for it. So it is where failures alone are counted, and where there is none in the
+    /// window that a success could put in the past. One of a probe always leaves a trace.
     #[must_use]
     #[inline]
     pub fn forgets_success(&self, admission: &Admission) -> bool {
-        let word = self.word();
-        matches!(self.config().trip, Trip::Failures { .. })
-            && word.lets_pass()
-            && word.generation() == admission.generation
+        !admission.is_probe() && self.watch.forgets_success(admission.generation())
     }
 
     /// Takes the outcome of an admitted call.
@@ -177,8 +175,8 @@ impl Breaker {
         let verdict = verdict.into();
         let word = self.word();
         // Generation and mode in one comparison, for the circuit that is closed nearly always.
-        if word == Word::new(admission.generation, Mode::Closed) {
-            self.count(now, admission.generation, &verdict)
+        if word == Word::new(admission.generation(), Mode::Closed) {
+            self.count(now, admission.generation(), &verdict)
         } else {
             self.tell_others(now, word, &admission, &verdict)
         }
@@ -191,13 +189,13 @@ impl Breaker {
         admission: &Admission,
         verdict: &Verdict,
     ) -> Told {
-        if admission.generation != word.generation() {
+        if admission.generation() != word.generation() {
             return Told { event: Event::Stale, change: None };
         }
         match word.mode() {
-            Mode::Closed | Mode::ForcedClosed => self.count(now, admission.generation, verdict),
+            Mode::Closed | Mode::ForcedClosed => self.count(now, admission.generation(), verdict),
             Mode::Disabled => Told { event: Event::Returned, change: None },
-            Mode::Trying | Mode::Full => self.end_probe(now, admission.generation, verdict),
+            Mode::Trying | Mode::Full => self.end_probe(now, admission.generation(), verdict),
             // No admission of an open state exists, so its generation can't be told.
             Mode::Open | Mode::ForcedOpen => Told { event: Event::Stale, change: None },
         }
@@ -207,13 +205,6 @@ impl Breaker {
     #[must_use]
     pub const fn success_needs_now(&self) -> bool {
         matches!(self.config().trip, Trip::Rate { .. })
-    }
-
-    /// Does a success of a closed circuit change nothing, so that it need not be told? One of a probe
-    /// always does.
-    #[must_use]
-    pub const fn success_is_silent(&self) -> bool {
-        matches!(self.config().trip, Trip::Failures { .. })
     }
 
     /// Refuses every call until another order. `None` when that is ordered already.
@@ -327,7 +318,7 @@ impl Breaker {
         let (answer, change) = machine.ask(now);
         self.publish(&machine);
         let generation = machine.generation;
-        Answer { admission: answer.map(|probe| Admission { generation, probe }), change }
+        Answer { admission: answer.map(|probe| Admission::new(generation, probe)), change }
     }
 
     #[cold]

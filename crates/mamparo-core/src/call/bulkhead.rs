@@ -92,7 +92,7 @@ impl Bulkhead {
 
     /// Takes a slot that is free, without a reading of the clock: how long it is held is not measured.
     /// `None` when there is none; then [`Bulkhead::ask`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn take_free(&self) -> Option<Slot> {
         self.take(Moment::FAR_FUTURE).ok()
@@ -112,8 +112,8 @@ impl Bulkhead {
     #[expect(clippy::needless_pass_by_value, reason = "the slot ends here")]
     pub fn release_with(&self, slot: Slot, now: impl FnOnce() -> Moment) -> Option<Ticket> {
         let mut word = self.word();
-        while word.waiting() == 0 {
-            match self.exchange(word, word.giving_back()) {
+        while let Some(freed) = word.freeing() {
+            match self.exchange(word, freed) {
                 Ok(()) => return None,
                 Err(seen) => word = seen,
             }
@@ -214,7 +214,7 @@ impl Bulkhead {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, since: Moment) -> Result<Slot, Word> {
         let mut word = self.word();
         while word.has_free_slot() {

@@ -33,16 +33,25 @@ pub enum Override {
 /// The right to one call. Comes back through [`super::Breaker::tell`], exactly once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an admission that is never told keeps its probe place"]
-pub struct Admission {
-    pub(super) generation: u64,
-    pub(super) probe: bool,
-}
+pub struct Admission(u64);
 
 impl Admission {
+    /// One word, because every call carries it: the generation above, below whether it is a probe.
+    #[inline]
+    pub(super) const fn new(generation: u64, probe: bool) -> Self {
+        Self((generation << 1) | probe as u64)
+    }
+
+    #[inline]
+    pub(super) const fn generation(&self) -> u64 {
+        self.0 >> 1
+    }
+
     /// Is this a trial call of a half-open circuit?
     #[must_use]
+    #[inline]
     pub const fn is_probe(&self) -> bool {
-        self.probe
+        self.0 & 1 != 0
     }
 }
 

@@ -59,6 +59,21 @@ impl Watch {
         }
     }
 
+    /// Would the window look the same after a success of `generation`, and open nothing?
+    ///
+    /// A generation that is over may be told so too: its success would be turned away.
+    #[inline]
+    pub(super) fn forgets_success(&self, generation: u64) -> bool {
+        match &self.window {
+            Window::Failures(_) => true,
+            Window::Streak(streak) => streak.is_clear(generation),
+            Window::Calls(ring) => {
+                self.slower_than == Duration::MAX && ring.is_all_good(generation)
+            }
+            Window::Time(_) => false,
+        }
+    }
+
     /// Records a verdict and says how the window stands with it; `None` when it comes too late.
     #[inline]
     pub(super) fn record(

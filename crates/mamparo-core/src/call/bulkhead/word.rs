@@ -57,6 +57,16 @@ impl Word {
         Self(self.0 - (self.0 & TAKEN_MASK != 0) as u64)
     }
 
+    /// One slot less is taken; `None` when somebody waits for it, or when none is taken. Such a crowd,
+    /// read as one number, is larger than any limit or nothing, so one comparison asks both.
+    pub(super) const fn freeing(self) -> Option<Self> {
+        if (self.0 & CROWD_MASK).wrapping_sub(1) < TAKEN_MASK {
+            Some(Self(self.0 - 1))
+        } else {
+            None
+        }
+    }
+
     pub(super) const fn with_waiting(self, waiting: u32) -> Self {
         Self(self.0 & !(CROWD_MASK ^ TAKEN_MASK) | (waiting as u64) << TAKEN_BITS)
     }
@@ -88,6 +98,17 @@ mod tests {
         assert_eq!(fields(word.with_limit(0)), (2, BULKHEAD_QUEUE_MAX, 1));
         assert_eq!(fields(word.giving_back().with_waiting(0)), (1, 0, 20));
         assert_eq!(fields(Word::new(1).giving_back()), (0, 0, 1), "nothing below nothing");
+    }
+
+    #[test]
+    fn a_slot_is_freed_only_when_taken_and_with_nobody_waiting() {
+        let full = Word::new(BULKHEAD_LIMIT_MAX);
+        assert_eq!(full.freeing(), None, "nothing below nothing");
+        assert_eq!(full.taking().freeing(), Some(full));
+        assert_eq!(full.taking().with_waiting(1).freeing(), None);
+        assert_eq!(full.with_waiting(BULKHEAD_QUEUE_MAX).freeing(), None);
+        let most = Word(full.0 | TAKEN_MASK);
+        assert_eq!(most.freeing(), Some(most.giving_back()));
     }
 
     #[test]

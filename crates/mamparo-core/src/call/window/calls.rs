@@ -48,15 +48,22 @@ impl CallRing {
     /// generation.
     #[inline]
     pub fn record(&self, generation: u64, mark: Mark) -> Option<Counts> {
-        let seen = Head(self.head.0.load(Ordering::Acquire));
-        if mark.is_good() && seen.is_all_good_of(generation) {
+        if mark.is_good() && self.is_all_good(generation) {
             return Some(Counts { calls: self.size(), failed: 0, slow: 0 });
         }
-        self.take_slot(seen, generation, mark)
+        self.take_slot(generation, mark)
+    }
+
+    /// Does it hold good calls of `generation` and nothing else, so that another changes nothing?
+    #[must_use]
+    #[inline]
+    pub fn is_all_good(&self, generation: u64) -> bool {
+        Head(self.head.0.load(Ordering::Acquire)).is_all_good_of(generation)
     }
 
     #[inline(never)]
-    fn take_slot(&self, mut seen: Head, generation: u64, mark: Mark) -> Option<Counts> {
+    fn take_slot(&self, generation: u64, mark: Mark) -> Option<Counts> {
+        let mut seen = Head(self.head.0.load(Ordering::Acquire));
         let (slot, expected) = loop {
             if !seen.is_of(generation) {
                 return None;

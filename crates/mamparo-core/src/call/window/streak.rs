@@ -27,14 +27,21 @@ impl Streak {
     /// of another generation.
     #[inline]
     pub fn record(&self, generation: u64, failed: bool) -> Option<u32> {
-        let seen = self.word().load(Ordering::Acquire);
-        if !failed && seen == tag(generation) {
+        if !failed && self.is_clear(generation) {
             return Some(0);
         }
-        self.write(seen, generation, failed)
+        self.write(generation, failed)
     }
 
-    fn write(&self, mut seen: u64, generation: u64, failed: bool) -> Option<u32> {
+    /// Is there no streak that a success of `generation` could end?
+    #[must_use]
+    #[inline]
+    pub fn is_clear(&self, generation: u64) -> bool {
+        self.word().load(Ordering::Acquire) == tag(generation)
+    }
+
+    fn write(&self, generation: u64, failed: bool) -> Option<u32> {
+        let mut seen = self.word().load(Ordering::Acquire);
         loop {
             if seen & TAG != tag(generation) {
                 return None;
