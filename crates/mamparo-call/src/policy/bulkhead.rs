@@ -202,6 +202,10 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
         Self { policy, stage: hand.put_down() }
     }
 
+    const fn is_inside(&self) -> bool {
+        matches!(self.stage, Stage::Inside(_))
+    }
+
     pub(crate) const fn is_refused(&self) -> bool {
         matches!(self.stage, Stage::Refused(_))
     }
@@ -216,6 +220,10 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
                 return Poll::Ready(Ok(slot));
             }
             self.queue_up();
+        } else if self.is_inside()
+            && let Stage::Inside(slot) = std::mem::replace(&mut self.stage, Stage::Past)
+        {
+            return Poll::Ready(Ok(slot));
         }
         self.poll_turn(cx)
     }
@@ -285,7 +293,9 @@ impl<P: Borrow<BulkheadPolicy>> Place<P> {
             Stage::Inside(_) | Stage::Outside | Stage::Past => {
                 return match std::mem::replace(&mut self.stage, Stage::Past) {
                     Stage::Inside(slot) => Poll::Ready(Ok(slot)),
-                    _ => Poll::Pending,
+                    Stage::Outside | Stage::Queued(_) | Stage::Refused(_) | Stage::Past => {
+                        Poll::Pending
+                    }
                 };
             }
         };

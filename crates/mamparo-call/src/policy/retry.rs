@@ -299,6 +299,7 @@ pin_project! {
 
 pin_project! {
     /// The future of [`RetryPolicy::call`].
+    #[project = RetryingProjection]
     #[derive(Debug)]
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct Retrying<P, J, Op, Fut>
@@ -323,46 +324,110 @@ where
 {
     type Output = Result<T, RetryError<E>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        if let StepProjection::New = this.step.as_mut().project() {
+            this.begin();
+        }
+        // The first attempt, mostly: what follows a failure has a function of its own.
+        let result = match this.step.as_mut().project() {
+            StepProjection::Attempt { future } if !this.attempts.is_over() => {
+                ready!(future.poll(cx))
+            }
+            StepProjection::New | StepProjection::Attempt { .. } | StepProjection::Wait { .. } => {
+                return this.poll_again(cx);
+            }
+        };
+        match (this.judge.judge(&result), result) {
+            (None, Ok(value)) => {
+                this.attempts.succeeded();
+                Poll::Ready(Ok(value))
+            }
+            (failure, result) => this.poll_failed(failure, result, cx),
+        }
+    }
+}
+
+impl<P, J, Op, Fut, T, E> RetryingProjection<'_, P, J, Op, Fut>
+where
+    P: Borrow<RetryPolicy>,
+    J: Judge<T, E>,
+    Op: FnMut(u32) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    /// Begins another attempt.
+    #[inline(always)]
+    fn begin(&mut self) {
+        let future = (self.operation)(self.attempts.begin());
+        self.step.set(Step::Attempt { future });
+    }
+
+    /// Ends the call with a failed attempt, or waits and makes others.
+    #[cold]
+    fn poll_failed(
+        mut self,
+        failure: Option<Failure>,
+        result: Result<T, E>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<T, RetryError<E>>> {
+        match self.failed(failure, result) {
+            Some(result) => Poll::Ready(result),
+            None => self.poll_again(cx),
+        }
+    }
+
+    /// How the call ends with this failure; `None` when another attempt follows after a wait.
+    fn failed(
+        &mut self,
+        failure: Option<Failure>,
+        result: Result<T, E>,
+    ) -> Option<Result<T, RetryError<E>>> {
+        match self.attempts.failed(failure, result) {
+            Next::Done(result) => Some(result),
+            Next::Wait(until, last) => {
+                self.step.set(Step::Wait { timer: None, until, last: Some(last) });
+                None
+            }
+        }
+    }
+
+    /// Waits, and makes further attempts.
+    #[cold]
+    fn poll_again(mut self, cx: &mut Context<'_>) -> Poll<Result<T, RetryError<E>>> {
         loop {
-            match this.step.as_mut().project() {
-                StepProjection::New => {}
+            match self.step.as_mut().project() {
+                StepProjection::New => return Poll::Pending,
                 StepProjection::Attempt { .. } | StepProjection::Wait { .. }
-                    if this.attempts.is_over() =>
+                    if self.attempts.is_over() =>
                 {
                     return Poll::Pending;
                 }
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    match (this.judge.judge(&result), result) {
+                    match (self.judge.judge(&result), result) {
                         (None, Ok(value)) => {
-                            this.attempts.succeeded();
+                            self.attempts.succeeded();
                             return Poll::Ready(Ok(value));
                         }
-                        (failure, result) => match this.attempts.failed(failure, result) {
-                            Next::Wait(until, last) => {
-                                let (timer, last) = (None, Some(last));
-                                this.step.set(Step::Wait { timer, until, last });
+                        (failure, result) => {
+                            if let Some(result) = self.failed(failure, result) {
+                                return Poll::Ready(result);
                             }
-                            Next::Done(result) => return Poll::Ready(result),
-                        },
+                        }
                     }
-                    continue;
                 }
                 StepProjection::Wait { timer, until, last } => {
                     ready!(wait(timer, *until, cx));
-                    if this.attempts.overslept()
+                    if self.attempts.overslept()
                         && let Some(last) = last.take()
                     {
-                        let ended = this.attempts.give_up(GiveUp::DeadlineTooNear, last);
+                        let ended = self.attempts.give_up(GiveUp::DeadlineTooNear, last);
                         return Poll::Ready(ended);
                     }
+                    self.begin();
                 }
             }
-            let future = (this.operation)(this.attempts.begin());
-            this.step.set(Step::Attempt { future });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use mamparo_core::call::pipeline::GiveUp;
-use mamparo_core::outcome::Repeatable;
+use mamparo_core::outcome::{Failure, Repeatable};
 use mamparo_core::time::Moment;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
@@ -110,6 +110,7 @@ pin_project! {
 
 pin_project! {
     /// The future of a [`RetryService`].
+    #[project = RepeatingProjection]
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     pub struct Repeating<S, R, C, P, J>
     where
@@ -142,55 +143,114 @@ where
 {
     type Output = Result<S::Response, RetryError<S::Error>>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        // The first attempt, mostly: what follows a failure has a function of its own.
+        let result = match this.step.as_mut().project() {
+            StepProjection::Attempt { future } if !this.attempts.is_over() => {
+                ready!(future.poll(cx))
+            }
+            StepProjection::Attempt { .. }
+            | StepProjection::Wait { .. }
+            | StepProjection::Ready { .. } => return this.poll_again(cx),
+        };
+        match (this.judge.judge(&result), result) {
+            (None, Ok(value)) => {
+                this.attempts.succeeded();
+                Poll::Ready(Ok(value))
+            }
+            (failure, result) => this.poll_failed(failure, result, cx),
+        }
+    }
+}
+
+impl<S, R, C, P, J> RepeatingProjection<'_, S, R, C, P, J>
+where
+    S: Service<R>,
+    C: Replay<R>,
+    P: Borrow<RetryPolicy>,
+    J: Judge<S::Response, S::Error>,
+{
+    /// Ends the call with a failed attempt, or waits and makes others.
+    #[cold]
+    fn poll_failed(
+        mut self,
+        failure: Option<Failure>,
+        result: Result<S::Response, S::Error>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<S::Response, RetryError<S::Error>>> {
+        match self.failed(failure, result) {
+            Some(result) => Poll::Ready(result),
+            None => self.poll_again(cx),
+        }
+    }
+
+    /// How the call ends with this failure; `None` when another attempt follows after a wait.
+    fn failed(
+        &mut self,
+        failure: Option<Failure>,
+        result: Result<S::Response, S::Error>,
+    ) -> Option<Result<S::Response, RetryError<S::Error>>> {
+        match self.attempts.failed(failure, result) {
+            Next::Done(result) => Some(result),
+            Next::Wait(until, last) => {
+                self.step.set(Step::Wait { timer: None, until, last: Some(last) });
+                None
+            }
+        }
+    }
+
+    /// Waits, and makes further attempts.
+    #[cold]
+    fn poll_again(
+        mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<S::Response, RetryError<S::Error>>> {
         loop {
-            match this.step.as_mut().project() {
+            match self.step.as_mut().project() {
                 StepProjection::Attempt { .. } | StepProjection::Ready { .. }
-                    if this.attempts.is_over() =>
+                    if self.attempts.is_over() =>
                 {
                     return Poll::Pending;
                 }
                 StepProjection::Attempt { future } => {
                     let result = ready!(future.poll(cx));
-                    match (this.judge.judge(&result), result) {
+                    match (self.judge.judge(&result), result) {
                         (None, Ok(value)) => {
-                            this.attempts.succeeded();
+                            self.attempts.succeeded();
                             return Poll::Ready(Ok(value));
                         }
-                        (failure, result) => match this.attempts.failed(failure, result) {
-                            Next::Wait(until, last) => {
-                                let (timer, last) = (None, Some(last));
-                                this.step.set(Step::Wait { timer, until, last });
+                        (failure, result) => {
+                            if let Some(result) = self.failed(failure, result) {
+                                return Poll::Ready(result);
                             }
-                            Next::Done(result) => return Poll::Ready(result),
-                        },
+                        }
                     }
                 }
                 StepProjection::Wait { timer, until, last } => {
                     ready!(wait(timer, *until, cx));
                     let last = last.take();
-                    this.step.set(Step::Ready { last });
+                    self.step.set(Step::Ready { last });
                 }
                 StepProjection::Ready { last } => {
                     // Looked at before the service is asked: a readiness is not thrown away.
-                    if this.attempts.overslept()
+                    if self.attempts.overslept()
                         && let Some(last) = last.take()
                     {
-                        let ended = this.attempts.give_up(GiveUp::DeadlineTooNear, last);
+                        let ended = self.attempts.give_up(GiveUp::DeadlineTooNear, last);
                         return Poll::Ready(ended);
                     }
-                    if let Err(error) = ready!(this.service.poll_ready(cx)) {
-                        return Poll::Ready(Err(this.attempts.unready(error)));
+                    if let Err(error) = ready!(self.service.poll_ready(cx)) {
+                        return Poll::Ready(Err(self.attempts.unready(error)));
                     }
-                    let Some(request) = this.spare.take() else { return Poll::Pending };
-                    *this.spare = this.replay.replay(&request);
-                    if this.spare.is_none() {
-                        this.attempts.cannot_replay();
+                    let Some(request) = self.spare.take() else { return Poll::Pending };
+                    *self.spare = self.replay.replay(&request);
+                    if self.spare.is_none() {
+                        self.attempts.cannot_replay();
                     }
-                    this.attempts.begin();
-                    this.step.set(Step::Attempt { future: this.service.call(request) });
+                    self.attempts.begin();
+                    self.step.set(Step::Attempt { future: self.service.call(request) });
                 }
             }
         }
