@@ -18,9 +18,10 @@ use mamparo_call::policy::{
 use mamparo_call::tower::{
     AdaptiveLayer, Cloned, HedgeLayer, RateLimitLayer, ThrottleLayer, TimeoutLayer,
 };
-use mamparo_call::{Context, Repeatable, clock};
+use mamparo_call::{Classify, Context, Dependency, Failure, Repeatable, clock};
 use mamparo_core::backoff::Backoff;
 use mamparo_core::call::adaptive::AdaptiveConfig;
+use mamparo_core::call::breaker::Phase;
 use mamparo_core::call::hedge::{HedgeAfter, HedgeConfig};
 use mamparo_core::call::rate_limit::RateLimitConfig;
 use mamparo_core::call::retry::Retry;
@@ -223,4 +224,38 @@ async fn policies_c15_a_hedging_layer_spends_a_token_for_each_copy_that_it_tells
             assert!((hedges..=hedges + 1).contains(&sent) || sent == 0, "{told}");
         }
     }
+}
+
+#[derive(Debug)]
+struct Puzzling;
+
+impl Classify for Puzzling {
+    fn classify(&self) -> Failure {
+        panic!("a bug of the error")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_c20_an_error_that_panics_when_asked_is_a_failure_and_settles_the_call() {
+    let plan = Dependency::builder("catalog").breaker(support::touchy(1)).bulkhead(1, 0);
+    let catalog = plan.build().expect("sound");
+    let call = catalog.call(Repeatable::Unsafe, async |_| Err::<(), _>(Puzzling));
+    assert_eq!(poll_and_drop(call, 1, millis(1)).await.kind(), "panicked");
+    let seen = catalog.snapshot();
+    assert_eq!((seen.in_flight, seen.breaker), (0, Some(Phase::Open)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_too_late_never_begins_however_often_it_is_polled() {
+    let limit = TimeoutPolicy::new(millis(20));
+    let late = Context::default().with_budget(clock::now(), millis(10));
+    let mut call = Box::pin(late.scope(limit.call(Work(0, End::Panics).run())));
+    assert_eq!(poll_once(&mut call).kind(), "ended");
+    let mut call = Box::pin(limit.call(Work(0, End::Panics).run()));
+    let again = Context::default().with_budget(clock::now(), millis(10));
+    let mut twice = Box::pin(again.scope(std::future::poll_fn(|_| {
+        let polls = [poll_once(&mut call).kind(), poll_once(&mut call).kind()];
+        std::task::Poll::Ready(polls)
+    })));
+    assert_eq!(poll_once(&mut twice), Seen::Ended(["ended", "pending"]));
 }
