@@ -25,7 +25,7 @@
 //! ```
 //!
 //! Ages are measured by [`crate::clock`] and judged by
-//! [`Windows`](mamparo_core::call::fallback::Windows). moka, which holds the values,
+//! [`Windows`]. moka, which holds the values,
 //! decides only which of them go when there are too many.
 
 mod builder;
