@@ -34,8 +34,9 @@ pub fn test(root: &Path, more: &[String]) -> Result<bool, String> {
     let mut step =
         Step::cargo("test", &format!("test --no-fail-fast {scope}")).with_arguments(more);
     for server in &servers {
-        step = step.with_env(server.variable, server.address.clone());
+        println!("server: {server}");
     }
+    step = servers::beside(step, &servers);
     let mut tally = Tally::default();
     let (passed, took) = timed(|| step.run_lines(root, |line| tally.add(line)));
     let Tally { suites, passed: good, failed, ignored } = tally;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, gates, tidy};
+use xtask::{bench, gates, servers, tidy};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Automation of this workspace")]
@@ -22,6 +22,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Start the servers that tests need and keep them until standard input ends (Ctrl-D).
+    Servers,
     /// Run the policies that threads share through every interleaving within the bounds (loom).
     Model {
         /// Passed on to the test programs, a test's name say.
@@ -78,6 +80,7 @@ fn run(task: Task) -> Result<bool, String> {
     let root = tidy::workspace_root()?;
     match task {
         Task::Test { arguments } => gates::test(&root, &arguments),
+        Task::Servers => keep_servers(),
         Task::Model { arguments } => gates::model(&root, &arguments),
         Task::Ci => gates::ci(&root),
         Task::Tidy => {
@@ -91,4 +94,15 @@ fn run(task: Task) -> Result<bool, String> {
         Task::Bench(Benchmark::Gate { bless }) => bench::gate(&root, bless),
         Task::Peers { bless } => bench::peers(&root, bless),
     }
+}
+
+/// For those who call `cargo test` or a program by hand.
+fn keep_servers() -> Result<bool, String> {
+    let servers = servers::bring_up()?;
+    for server in &servers {
+        println!("export {}='{}'", server.variable, server.address);
+    }
+    println!("# running until Ctrl-D");
+    let ended = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    ended.map(|_| true).map_err(|error| format!("read standard input: {error}"))
 }

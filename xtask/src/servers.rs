@@ -1,42 +1,103 @@
 //! Servers that suites need, brought up before the tests and stopped after them.
 //!
-//! Every suite of today runs on SQLite and the embedded broker, so the list is empty. A server joins
-//! by adding its function to [`SERVERS`]; a missing server must fail and say how to get it, never
-//! skip.
+//! One given in the environment is used as it is; else a Docker engine, where one runs, provides
+//! it; else the system's packages. A missing server fails the run and says how to get it.
 
-use std::process::Child;
+use std::any::Any;
+use std::fmt;
 
-/// A running server, and how a test finds it.
+use mamparo_testkit::servers::{AMQP_URL, Docker, Durability, POSTGRES_URL, Postgres, RabbitMq};
+
+use crate::steps::Step;
+
+/// A server and how a test finds it.
 #[derive(Debug)]
 pub struct Server {
     /// The environment variable that carries its address to the tests.
     pub variable: &'static str,
     /// The address.
     pub address: String,
-    /// The process that was started for it; `None` when the address was given from outside.
-    pub process: Option<Child>,
+    origin: &'static str,
+    /// What ends it when dropped; nothing for one that somebody else brought.
+    _running: Option<Box<dyn Any + Send>>,
 }
 
-/// Brings one server up, or says how to get it.
-pub type BringUp = fn() -> Result<Server, String>;
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={} ({})", self.variable, self.address, self.origin)
+    }
+}
 
-/// All servers, in the order in which they start.
-pub const SERVERS: &[BringUp] = &[];
+impl Server {
+    /// PostgreSQL.
+    ///
+    /// # Errors
+    /// When it is nowhere to be had, or does not come up.
+    pub fn postgres(durability: Durability) -> Result<Self, String> {
+        Self::had(POSTGRES_URL, Docker::postgres, || {
+            let server = Postgres::start(durability)?;
+            Ok((server.url(), Box::new(server)))
+        })
+    }
 
-/// Brings all of [`SERVERS`] up.
+    /// RabbitMQ.
+    ///
+    /// # Errors
+    /// As [`postgres`](Self::postgres).
+    pub fn rabbitmq() -> Result<Self, String> {
+        Self::had(AMQP_URL, Docker::rabbitmq, || {
+            let node = RabbitMq::start()?;
+            Ok((node.url(), Box::new(node)))
+        })
+    }
+
+    fn had(
+        variable: &'static str,
+        container: fn() -> Result<Docker, String>,
+        packaged: impl FnOnce() -> Result<(String, Box<dyn Any + Send>), String>,
+    ) -> Result<Self, String> {
+        if let Some(address) = given(variable) {
+            return Ok(Self { variable, address, origin: "given", _running: None });
+        }
+        let (origin, (address, running)) = if Docker::is_running() {
+            let container = container()?;
+            ("in a container", (container.url(), Box::new(container) as Box<dyn Any + Send>))
+        } else {
+            ("from the system's packages", packaged()?)
+        };
+        Ok(Self { variable, address, origin, _running: Some(running) })
+    }
+}
+
+/// Brings up everything that the tests need.
 ///
 /// # Errors
 /// What the first server that did not start said; those before it are stopped.
 pub fn bring_up() -> Result<Vec<Server>, String> {
-    SERVERS.iter().map(|bring_up| bring_up()).collect()
+    mamparo_testkit::servers::install_on_ci(is_ci());
+    // The broker takes seconds to boot, so the database does so meanwhile.
+    std::thread::scope(|scope| {
+        let rabbitmq = scope.spawn(Server::rabbitmq);
+        let postgres = Server::postgres(Durability::Fast)?;
+        let rabbitmq = rabbitmq.join().map_err(|_| "start RabbitMQ: it panicked".to_owned())??;
+        Ok(vec![postgres, rabbitmq])
+    })
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            // It may have ended by itself; either way nothing of ours is left running.
-            process.kill().ok();
-            process.wait().ok();
-        }
+/// `step` with the servers' addresses in its environment.
+#[must_use]
+pub fn beside(mut step: Step, servers: &[Server]) -> Step {
+    for server in servers {
+        step = step.with_env(server.variable, server.address.clone());
     }
+    step
+}
+
+#[expect(clippy::disallowed_methods, reason = "a build tool is configured by its environment")]
+fn given(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|address| !address.is_empty())
+}
+
+fn is_ci() -> bool {
+    given("CI").is_some()
 }

@@ -62,14 +62,19 @@ const BANS: &[Ban] = &[
     Ban {
         calls: &["env::var", "env::var_os", "env::vars", "env::vars_os", "env::set_var"],
         // Whoever discards a message signs with the user's name.
-        rooms: &["crates/mamparo-service/src/env", "crates/mamparo-cli/src/actor", "xtask/"],
+        rooms: &[
+            "crates/mamparo-service/src/env",
+            "crates/mamparo-cli/src/actor",
+            "crates/mamparo-testkit/src/servers",
+            "xtask/",
+        ],
         tests: Tests::Free,
         why: "configuration is read once and all its mistakes are reported together",
         way_out: "read it in mamparo_service::env and pass the value",
     },
     Ban {
         calls: &["thread::sleep"],
-        rooms: &[],
+        rooms: &["crates/mamparo-testkit/src/servers"],
         tests: Tests::Bound,
         why: "it blocks a runtime's thread, and a test that sleeps is slow and still races",
         way_out: "await mamparo_call::clock::sleep_until(), or wait for the condition itself",

@@ -106,7 +106,7 @@ const RULES: &[Never] = &[
     },
     Never {
         who: &["*"],
-        except: &["mamparo-testkit"],
+        except: &["mamparo-testkit", "xtask"],
         reach: Reach::Linked,
         what: &["mamparo-testkit"],
         why: "what helps tests never ships",

@@ -4,7 +4,7 @@ use super::source::Source;
 use super::{Finding, line_of};
 
 /// Where SQL may stand. Tests are users and may have tables of their own.
-const SQL_ROOMS: &[&str] = &["crates/mamparo-store/", "apps/"];
+const SQL_ROOMS: &[&str] = &["crates/mamparo-store/", "crates/mamparo-testkit/", "apps/"];
 
 /// Calls that hand SQL to a database.
 const SQL_CALLS: &[&str] = &["query", "query_as", "query_scalar", "query_with", "raw_sql"];

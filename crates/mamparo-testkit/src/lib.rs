@@ -1,0 +1,5 @@
+//! What tests, benchmarks and the build need and no user does: throwaway servers.
+//!
+//! Imported by tests, `bench/` and `xtask`, never by a crate that is shipped.
+
+pub mod servers;
