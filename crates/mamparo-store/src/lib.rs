@@ -62,6 +62,6 @@ mod sqlite;
 pub mod store;
 mod topic;
 
-pub use backend::Backend;
+pub use backend::{Backend, QueueRows};
 pub use error::StoreError;
 pub use store::{Now, OutboxSignal, SqliteStore, Store, Transaction};

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use mamparo_core::time::WallTime;
 
-use crate::{Backend, Now, Store, StoreError, topic};
+use crate::backend::QueueRows;
+use crate::{Now, Store, StoreError, topic};
 
 /// A message as it lies in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +126,7 @@ impl Totals {
 /// # Errors
 /// [`StoreError::QueueSpec`] for arguments that would lose messages or move them in a circle, else
 /// what the database said.
-pub async fn declare<DB: Backend>(store: &Store<DB>, spec: &QueueSpec) -> Result<(), StoreError> {
+pub async fn declare<DB: QueueRows>(store: &Store<DB>, spec: &QueueSpec) -> Result<(), StoreError> {
     let refuse = |why| Err(StoreError::QueueSpec { queue: spec.name.clone(), why });
     match &spec.dead_letter_to {
         _ if spec.name.is_empty() => return refuse("it has no name"),
@@ -143,7 +144,7 @@ pub async fn declare<DB: Backend>(store: &Store<DB>, spec: &QueueSpec) -> Result
 ///
 /// # Errors
 /// [`StoreError::UnknownQueue`], else what the database said.
-pub async fn bind<DB: Backend>(
+pub async fn bind<DB: QueueRows>(
     store: &Store<DB>,
     exchange: &str,
     pattern: &str,
@@ -161,7 +162,7 @@ pub async fn bind<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn publish<DB: Backend>(
+pub async fn publish<DB: QueueRows>(
     store: &Store<DB>,
     exchange: &str,
     routing_key: &str,
@@ -193,7 +194,7 @@ pub async fn publish<DB: Backend>(
 ///
 /// # Errors
 /// [`StoreError::UnknownQueue`], else what the database said.
-pub async fn lease<DB: Backend>(
+pub async fn lease<DB: QueueRows>(
     store: &Store<DB>,
     queue: &str,
     owner: &str,
@@ -219,7 +220,7 @@ pub async fn lease<DB: Backend>(
 }
 
 /// Looking first keeps an idle consumer from taking the write lock at each poll.
-async fn has_work<DB: Backend>(
+async fn has_work<DB: QueueRows>(
     store: &Store<DB>,
     queue: &str,
     now: WallTime,
@@ -240,7 +241,7 @@ async fn has_work<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn renew<DB: Backend>(
+pub async fn renew<DB: QueueRows>(
     store: &Store<DB>,
     owner: &str,
     lease: Duration,
@@ -255,7 +256,11 @@ pub async fn renew<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn ack<DB: Backend>(store: &Store<DB>, row: i64, epoch: i64) -> Result<bool, StoreError> {
+pub async fn ack<DB: QueueRows>(
+    store: &Store<DB>,
+    row: i64,
+    epoch: i64,
+) -> Result<bool, StoreError> {
     let failed = || StoreError::during("acknowledge a message");
     let mut tx = store.begin().await?;
     let acked = DB::ack_message(&mut tx, row, epoch).await.map_err(failed())?;
@@ -268,7 +273,7 @@ pub async fn ack<DB: Backend>(store: &Store<DB>, row: i64, epoch: i64) -> Result
 ///
 /// # Errors
 /// What the database said.
-pub async fn give_back<DB: Backend>(
+pub async fn give_back<DB: QueueRows>(
     store: &Store<DB>,
     row: i64,
     epoch: i64,
@@ -283,7 +288,10 @@ pub async fn give_back<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn give_back_all<DB: Backend>(store: &Store<DB>, owner: &str) -> Result<u64, StoreError> {
+pub async fn give_back_all<DB: QueueRows>(
+    store: &Store<DB>,
+    owner: &str,
+) -> Result<u64, StoreError> {
     let mut conn = store.write_connection("give messages back").await?;
     let given = DB::release_messages(&mut conn, owner).await;
     given.map_err(StoreError::during("give messages back"))
@@ -293,7 +301,7 @@ pub async fn give_back_all<DB: Backend>(store: &Store<DB>, owner: &str) -> Resul
 ///
 /// # Errors
 /// What the database said.
-pub async fn depth<DB: Backend>(store: &Store<DB>, queue: &str) -> Result<u64, StoreError> {
+pub async fn depth<DB: QueueRows>(store: &Store<DB>, queue: &str) -> Result<u64, StoreError> {
     let mut conn = store.read_connection("count messages").await?;
     DB::count_messages(&mut conn, queue).await.map_err(StoreError::during("count messages"))
 }
@@ -302,7 +310,7 @@ pub async fn depth<DB: Backend>(store: &Store<DB>, queue: &str) -> Result<u64, S
 ///
 /// # Errors
 /// [`StoreError::UnknownQueue`], else what the database said.
-pub async fn list<DB: Backend>(
+pub async fn list<DB: QueueRows>(
     store: &Store<DB>,
     queue: &str,
     selection: &Selection,
@@ -318,7 +326,7 @@ pub async fn list<DB: Backend>(
 ///
 /// # Errors
 /// [`StoreError::UnknownQueue`], else what the database said.
-pub async fn move_to<DB: Backend>(
+pub async fn move_to<DB: QueueRows>(
     store: &Store<DB>,
     row: i64,
     to: &str,
@@ -338,7 +346,7 @@ pub async fn move_to<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn discard<DB: Backend>(
+pub async fn discard<DB: QueueRows>(
     store: &Store<DB>,
     row: i64,
     actor: &str,
@@ -357,7 +365,7 @@ pub async fn discard<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn archive<DB: Backend>(
+pub async fn archive<DB: QueueRows>(
     store: &Store<DB>,
     queue: &str,
     max: u32,
@@ -370,12 +378,12 @@ pub async fn archive<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn totals<DB: Backend>(store: &Store<DB>) -> Result<Vec<Totals>, StoreError> {
+pub async fn totals<DB: QueueRows>(store: &Store<DB>) -> Result<Vec<Totals>, StoreError> {
     let mut conn = store.read_connection("count queues").await?;
     DB::totals(&mut conn).await.map_err(StoreError::during("count queues"))
 }
 
-async fn require_queue<DB: Backend>(
+async fn require_queue<DB: QueueRows>(
     conn: &mut DB::Connection,
     queue: &str,
     operation: &'static str,
@@ -390,6 +398,6 @@ async fn require_queue<DB: Backend>(
 ///
 /// # Errors
 /// What the database said.
-pub async fn names<DB: Backend>(store: &Store<DB>) -> Result<Vec<String>, StoreError> {
+pub async fn names<DB: QueueRows>(store: &Store<DB>) -> Result<Vec<String>, StoreError> {
     Ok(totals(store).await?.into_iter().map(|totals| totals.queue).collect())
 }

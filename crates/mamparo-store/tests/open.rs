@@ -7,7 +7,7 @@ mod common;
 use std::error::Error;
 
 use common::{File, at, message, queue};
-use mamparo_store::{Backend, SqliteStore, Store, StoreError, attempts, inbox, outbox};
+use mamparo_store::{QueueRows, SqliteStore, Store, StoreError, attempts, inbox, outbox};
 use mamparo_store::{idempotency, queue as rows};
 use sqlx::ConnectOptions;
 
@@ -162,7 +162,7 @@ async fn what_was_written_is_there_after_closing_and_a_closed_store_says_so() {
 #[test]
 fn futures_are_send_in_generic_code() {
     fn send<T: Send>(_: &T) {}
-    async fn all<DB: Backend>(store: Store<DB>) -> Result<(), StoreError> {
+    async fn all<DB: QueueRows>(store: Store<DB>) -> Result<(), StoreError> {
         let mut tx = store.begin().await?;
         inbox::insert(&mut tx, "c", "m", "k", at(0)).await?;
         outbox::enqueue(&mut tx, &outbox::Event::new("k", "k", Vec::new()), at(0)).await?;
@@ -176,7 +176,7 @@ fn futures_are_send_in_generic_code() {
         store.outbox_signal().wait().await;
         Ok(())
     }
-    fn check<DB: Backend>(store: Store<DB>) {
+    fn check<DB: QueueRows>(store: Store<DB>) {
         send(&all(store));
     }
     let _: fn(SqliteStore) = check::<sqlx::Sqlite>;

@@ -2,10 +2,43 @@
 
 use mamparo_core::message::idempotency::{Phase, Record};
 use mamparo_core::time::WallTime;
-use sqlx::{Result, Row, SqliteConnection};
+use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
 use super::{column_error, count_of, time_of};
+use crate::backend::KeyRows;
 use crate::idempotency::StoredResponse;
+
+impl KeyRows for Sqlite {
+    async fn load_key(
+        conn: &mut SqliteConnection,
+        caller: &str,
+        key: &str,
+    ) -> Result<Option<Record>> {
+        load(conn, caller, key).await
+    }
+
+    async fn save_key(
+        conn: &mut SqliteConnection,
+        caller: &str,
+        key: &str,
+        record: &Record,
+        answer: Option<(&StoredResponse, WallTime)>,
+    ) -> Result<()> {
+        save(conn, caller, key, record, answer).await
+    }
+
+    async fn load_response(
+        conn: &mut SqliteConnection,
+        caller: &str,
+        key: &str,
+    ) -> Result<StoredResponse> {
+        response(conn, caller, key).await
+    }
+
+    async fn forget_keys(conn: &mut SqliteConnection, now: WallTime, max: u32) -> Result<u64> {
+        forget(conn, now, max).await
+    }
+}
 
 pub(super) async fn load(
     conn: &mut SqliteConnection,

@@ -1,10 +1,61 @@
 //! Inbox and attempt rows.
 
 use mamparo_core::time::WallTime;
-use sqlx::{Result, SqliteConnection};
+use sqlx::{Result, Sqlite, SqliteConnection};
 
 use super::count_of;
 use crate::attempts::Attempt;
+use crate::backend::InboxRows;
+
+impl InboxRows for Sqlite {
+    async fn insert_inbox(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        message_id: &str,
+        kind: &str,
+        now: WallTime,
+    ) -> Result<i64> {
+        insert(conn, consumer, message_id, kind, now).await
+    }
+
+    async fn has_inbox(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        message_id: &str,
+    ) -> Result<bool> {
+        contains(conn, consumer, message_id).await
+    }
+
+    async fn forget_inbox(conn: &mut SqliteConnection, before: WallTime, max: u32) -> Result<u64> {
+        forget(conn, before, max).await
+    }
+
+    async fn start_attempt(
+        conn: &mut SqliteConnection,
+        attempt: Attempt<'_>,
+        alive_until: WallTime,
+        now: WallTime,
+    ) -> Result<u32> {
+        start_attempt(conn, attempt, alive_until, now).await
+    }
+
+    async fn renew_attempts(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        owner: &str,
+        alive_until: WallTime,
+    ) -> Result<()> {
+        renew_attempts(conn, consumer, owner, alive_until).await
+    }
+
+    async fn end_attempt(
+        conn: &mut SqliteConnection,
+        attempt: Attempt<'_>,
+        now: WallTime,
+    ) -> Result<()> {
+        end_attempt(conn, attempt, now).await
+    }
+}
 
 /// Insert first, in one statement: two consumers can't both see "not there yet".
 pub(super) async fn insert(

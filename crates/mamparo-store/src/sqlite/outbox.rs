@@ -3,10 +3,78 @@
 
 use mamparo_core::time::WallTime;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Result, Row, SqliteConnection};
+use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
 use super::{count_of, headers_of, headers_to_json, rows_to_json, time_of};
+use crate::backend::OutboxRows;
 use crate::outbox::{Claimed, Event, Listed, OutboxStats};
+
+impl OutboxRows for Sqlite {
+    async fn insert_event(
+        conn: &mut SqliteConnection,
+        event: &Event,
+        now: WallTime,
+    ) -> Result<i64> {
+        insert(conn, event, now).await
+    }
+
+    async fn has_due_events(conn: &mut SqliteConnection, now: WallTime) -> Result<bool> {
+        has_due(conn, now).await
+    }
+
+    async fn claim_events(
+        conn: &mut SqliteConnection,
+        owner: &str,
+        max: u32,
+        until: WallTime,
+        now: WallTime,
+    ) -> Result<Vec<Claimed>> {
+        claim(conn, owner, max, until, now).await
+    }
+
+    async fn confirm_events(
+        conn: &mut SqliteConnection,
+        owner: &str,
+        rows: &[i64],
+        now: WallTime,
+    ) -> Result<u64> {
+        confirm(conn, owner, rows, now).await
+    }
+
+    async fn postpone_event(
+        conn: &mut SqliteConnection,
+        owner: &str,
+        row: i64,
+        due: WallTime,
+        error: &str,
+    ) -> Result<u64> {
+        postpone(conn, owner, row, due, error).await
+    }
+
+    async fn release_events(conn: &mut SqliteConnection, owner: &str) -> Result<u64> {
+        release(conn, owner).await
+    }
+
+    async fn requeue_events(
+        conn: &mut SqliteConnection,
+        rows: &[i64],
+        now: WallTime,
+    ) -> Result<u64> {
+        requeue(conn, rows, now).await
+    }
+
+    async fn count_events(conn: &mut SqliteConnection) -> Result<OutboxStats> {
+        stats(conn).await
+    }
+
+    async fn list_events(conn: &mut SqliteConnection, max: u32) -> Result<Vec<Listed>> {
+        list(conn, max).await
+    }
+
+    async fn forget_events(conn: &mut SqliteConnection, before: WallTime, max: u32) -> Result<u64> {
+        forget(conn, before, max).await
+    }
+}
 
 /// Is there a row for [`CLAIM`]?
 pub(super) const HAS_DUE: &str = "SELECT EXISTS (SELECT 1 FROM mamparo_outbox
