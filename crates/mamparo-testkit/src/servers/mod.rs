@@ -77,25 +77,55 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// `program` so that it ends with its parent, as `user` where one is given. Where `setpriv` is not
-/// there, it only ends when dropped.
-fn guarded(program: &Path, user: Option<&str>) -> Command {
-    if output("setpriv", &["--version"]).is_err() {
-        return Command::new(program);
-    }
+/// `program` as `user`, where one is given.
+fn as_user(program: &Path, user: Option<&str>) -> Command {
+    let Some(user) = user else { return Command::new(program) };
     let mut command = Command::new("setpriv");
-    if let Some(user) = user {
-        command.args(["--reuid", user, "--regid", user, "--init-groups"]);
-    }
-    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command.args(["--reuid", user, "--regid", user, "--init-groups"]).arg(program);
     command
 }
 
+/// A server's process, which ends with ours at the latest, however ours ends.
+#[derive(Debug)]
+struct Running {
+    process: Child,
+    /// Waits for the end of its standard input, which only we hold, then kills the server.
+    guard: Child,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Self, String> {
+        let shown = command.get_program().to_string_lossy().into_owned();
+        let mut process = command.spawn().map_err(|error| format!("start {shown}: {error}"))?;
+        let script = format!("cat; kill -KILL {}", process.id());
+        let mut guard = Command::new("sh");
+        guard.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::null());
+        match guard.stderr(Stdio::null()).spawn() {
+            Ok(guard) => Ok(Self { process, guard }),
+            Err(error) => {
+                process.kill().ok();
+                process.wait().ok();
+                Err(format!("guard {shown}: {error}"))
+            }
+        }
+    }
+
+    /// Sends a signal and waits for the end.
+    fn end(mut self, signal: &str) -> Result<(), String> {
+        // The guard first: later, the number may be somebody else's.
+        self.guard.kill().ok();
+        self.guard.wait().ok();
+        output("kill", &[&format!("-{signal}"), &self.process.id().to_string()])?;
+        let ended = self.process.wait();
+        ended.map(drop).map_err(|error| format!("wait for a server's end: {error}"))
+    }
+}
+
 /// Waits until `ready` says yes, or the process has ended, or the limit is over.
-fn wait_for(what: &str, child: &mut Child, ready: impl Fn() -> bool) -> Result<(), String> {
+fn wait_for(what: &str, server: &mut Running, ready: impl Fn() -> bool) -> Result<(), String> {
     let mut waited = Duration::ZERO;
     while !ready() {
-        if let Ok(Some(status)) = child.try_wait() {
+        if let Ok(Some(status)) = server.process.try_wait() {
             return Err(format!("start {what}: it ended with {status}"));
         }
         if waited >= START_LIMIT {
@@ -105,11 +135,6 @@ fn wait_for(what: &str, child: &mut Child, ready: impl Fn() -> bool) -> Result<(
         waited += LOOK_AGAIN;
     }
     Ok(())
-}
-
-/// Sends a signal to a process that was started here.
-fn signal(child: &Child, name: &str) -> Result<(), String> {
-    output("kill", &[&format!("-{name}"), &child.id().to_string()]).map(drop)
 }
 
 /// The last lines of a log, for an error.

@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use super::{folder, free_port, guarded, is_root, newest, output, run, signal, tail, wait_for};
+use super::{Running, as_user, folder, free_port, is_root, newest, output, run, tail, wait_for};
 
 /// What a commit is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Postgres {
     folder: PathBuf,
     port: u16,
     durability: Durability,
-    process: Option<Child>,
+    process: Option<Running>,
 }
 
 const MISSING: &str = "find PostgreSQL: no `postgres` under /usr/lib/postgresql, /usr/pgsql-* or in PATH
@@ -41,7 +41,7 @@ impl Postgres {
             run(Command::new("chown").arg(user).arg(&folder))?;
         }
         let data = folder.join("data");
-        let mut init = guarded(&initdb, user());
+        let mut init = as_user(&initdb, user());
         init.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8"]);
         init.args(["--no-sync", "--locale=C"]).current_dir(&folder);
         run(&mut init)?;
@@ -91,10 +91,7 @@ impl Postgres {
     }
 
     fn end(&mut self, how: &str) -> Result<(), String> {
-        let Some(mut process) = self.process.take() else { return Ok(()) };
-        signal(&process, how)?;
-        process.wait().map_err(|error| format!("stop PostgreSQL: {error}"))?;
-        Ok(())
+        self.process.take().map_or(Ok(()), |process| process.end(how))
     }
 
     fn spawn(&mut self) -> Result<(), String> {
@@ -102,7 +99,7 @@ impl Postgres {
         let log = self.folder.join("log");
         let file = File::options().create(true).append(true).open(&log);
         let file = file.map_err(|error| format!("open {}: {error}", log.display()))?;
-        let mut command = guarded(&postgres, user());
+        let mut command = as_user(&postgres, user());
         command.arg("-D").arg(self.folder.join("data")).arg("-k").arg(&self.folder);
         command.args(["-p", &self.port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
         let mut settings = vec!["max_connections=400", "shared_buffers=256MB", "max_wal_size=2GB"];
@@ -113,8 +110,7 @@ impl Postgres {
             command.args(["-c", setting]);
         }
         command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let mut process =
-            command.spawn().map_err(|error| format!("start {}: {error}", postgres.display()))?;
+        let mut process = Running::start(&mut command)?;
         let ready = binary("pg_isready");
         let up = || match &ready {
             Some(ready) => output(

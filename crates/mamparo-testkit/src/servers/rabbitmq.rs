@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{folder, free_port, guarded, newest, run, signal, tail, wait_for};
+use super::{Running, as_user, folder, free_port, newest, run, tail, wait_for};
 
 /// A RabbitMQ node of our own: user `guest`, password `guest`, virtual host `/`.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct RabbitMq {
     port: u16,
     distribution: u16,
     epmd: u16,
-    process: Option<Child>,
+    process: Option<Running>,
 }
 
 const MISSING: &str = "find RabbitMQ: no /usr/lib/rabbitmq/lib/rabbitmq_server-*
@@ -94,10 +94,7 @@ impl RabbitMq {
     }
 
     fn end(&mut self, how: &str) -> Result<(), String> {
-        let Some(mut process) = self.process.take() else { return Ok(()) };
-        signal(&process, how)?;
-        process.wait().map_err(|error| format!("stop RabbitMQ: {error}"))?;
-        Ok(())
+        self.process.take().map_or(Ok(()), |process| process.end(how))
     }
 
     /// Everything of the node lies in its own folder, its Erlang name server included: nothing is
@@ -128,12 +125,11 @@ impl RabbitMq {
         let log = self.folder.join("console.log");
         let file = File::options().create(true).append(true).open(&log);
         let file = file.map_err(|error| format!("open {}: {error}", log.display()))?;
-        let mut command = guarded(&self.program, None);
+        let mut command = as_user(&self.program, None);
         self.environment(&mut command);
         let again = file.try_clone().map_err(|error| format!("open {}: {error}", log.display()))?;
         command.stdin(Stdio::null()).stdout(file).stderr(again);
-        let mut process =
-            command.spawn().map_err(|e| format!("start {}: {e}", self.program.display()))?;
+        let mut process = Running::start(&mut command)?;
         let came = wait_for("RabbitMQ", &mut process, || speaks_amqp(self.port));
         self.process = Some(process);
         came.map_err(|error| format!("{error}\n{}", tail(&log)))
