@@ -1,9 +1,11 @@
 //! Messages: where they go next, and which of two requests or deliveries may act.
 
 pub mod delivery;
+pub mod failed;
 pub mod headers;
 pub mod idempotency;
 pub mod intake;
 pub mod order;
 pub mod relay;
+pub mod selection;
 pub mod topology;

@@ -1,0 +1,119 @@
+//! What failed messages have in common: the class of an error text, and the group it falls into.
+//!
+//! "order 17 timed out after 2003 ms" and "order 18 timed out after 1998 ms" are one failure to the
+//! person who is woken by them. The class is the text without what differs from one occurrence to
+//! the next; the group is a short stable name of reason and class, the same on every host and after
+//! every restart.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Most bytes of a class. What tells errors apart stands at their beginning.
+pub const CLASS_BYTES_MAX: usize = 240;
+
+/// Hexadecimal digits from which a word counts as an id (a git hash has 7 or more, `deadbeef` 8).
+const HEX_DIGITS_MIN: usize = 8;
+
+/// Names failures of one reason and one class: 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(u64);
+
+impl Group {
+    /// The group of an error with this reason slug (`attempts-spent` say).
+    ///
+    /// FNV-1a over reason and class: it needs to be stable and short, not secret.
+    #[must_use]
+    pub fn of(reason: &str, error: &str) -> Self {
+        let class = class(error);
+        let bytes = reason.bytes().chain([0]).chain(class.bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self(hash)
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for Group {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let read = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        read.map(Self).ok_or("a group is 16 hexadecimal digits, as dlq groups prints them")
+    }
+}
+
+/// The error text without numbers, UUIDs and hexadecimal ids, on one line, cut at
+/// [`CLASS_BYTES_MAX`] bytes. The class of a class is itself.
+#[must_use]
+pub fn class(error: &str) -> String {
+    let mut out = String::new();
+    let mut rest = error.trim_matches(blank);
+    let mut in_word = false;
+    while let Some(c) = rest.chars().next() {
+        if out.len() >= CLASS_BYTES_MAX {
+            break;
+        }
+        let (mark, taken) = if in_word { (None, 0) } else { id_at(rest) };
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if let Some(mark) = mark {
+            out.push_str(mark);
+            rest = &rest[taken..];
+            in_word = true;
+        } else if digits > 0 {
+            out.push_str("<n>");
+            rest = &rest[digits..];
+            in_word = true;
+        } else if blank(c) {
+            rest = rest.trim_start_matches(blank);
+            out.push(' ');
+            in_word = false;
+        } else {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+            in_word = c.is_alphanumeric();
+        }
+    }
+    let cut = (0..=CLASS_BYTES_MAX.min(out.len())).rev().find(|at| out.is_char_boundary(*at));
+    out.truncate(cut.unwrap_or(0));
+    out.truncate(out.trim_end().len());
+    out
+}
+
+fn blank(c: char) -> bool {
+    c.is_whitespace() || c.is_control()
+}
+
+/// The id that a word begins with, and its bytes: a UUID, a `0x…`, or a long hexadecimal word.
+fn id_at(text: &str) -> (Option<&'static str>, usize) {
+    let bytes = text.as_bytes();
+    let ends = |at: usize| !bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
+    let hex =
+        |from: usize| bytes.iter().skip(from).take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let dash = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    let uuid = bytes.len() >= 36
+        && bytes
+            .iter()
+            .take(36)
+            .enumerate()
+            .all(|(at, byte)| if dash(at) { *byte == b'-' } else { byte.is_ascii_hexdigit() });
+    if uuid && ends(36) {
+        return (Some("<uuid>"), 36);
+    }
+    if text.starts_with("0x") && hex(2) > 0 && ends(2 + hex(2)) {
+        return (Some("<hex>"), 2 + hex(2));
+    }
+    let length = hex(0);
+    let counts = bytes.iter().take(length).any(u8::is_ascii_digit);
+    let numbers_only = bytes.iter().take(length).all(u8::is_ascii_digit);
+    if length >= HEX_DIGITS_MIN && counts && !numbers_only && ends(length) {
+        return (Some("<hex>"), length);
+    }
+    (None, 0)
+}
