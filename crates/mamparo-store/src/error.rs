@@ -5,10 +5,12 @@
 #[non_exhaustive]
 pub enum StoreError {
     /// The address is none that mamparo knows.
-    #[error("open store: {address:?} is no store address (use sqlite:PATH or sqlite::memory:)")]
+    #[error("open store: {address:?} is no address for it: {why}")]
     Address {
-        /// What was given.
+        /// What was given, without a password.
         address: String,
+        /// What is wrong with it, and the way out.
+        why: &'static str,
     },
     /// There is no database at the address, and it was not to be created.
     #[error("open store: there is no file at {address:?}")]

@@ -63,8 +63,9 @@ pub async fn claim<DB: Backend>(
 ) -> Result<Claim, StoreError> {
     let failed = || StoreError::during("claim an idempotency key");
     let mut tx = store.begin().await?;
+    let record = DB::claim_key(&mut tx, caller, key).await.map_err(failed())?;
+    // Only now, because another request may have held the key.
     let now = now.now();
-    let record = DB::load_key(&mut tx, caller, key).await.map_err(failed())?;
     let claim = match rules::ask(now, record.as_ref(), fingerprint, lease, retention) {
         Decision::Grant { record, reason: _ } => {
             DB::save_key(&mut tx, caller, key, &record, None).await.map_err(failed())?;
@@ -151,7 +152,7 @@ async fn settle<DB: Backend>(
     operation: &'static str,
 ) -> Result<(), StoreError> {
     let ClaimToken { caller, key, epoch } = token;
-    let record = DB::load_key(&mut **tx, caller, key).await;
+    let record = DB::lock_key(&mut **tx, caller, key).await;
     let record = record.map_err(StoreError::during(operation))?;
     let record = rules::tell(record.as_ref(), *epoch, report).map_err(|unfit| match unfit {
         Unfit::Fenced => StoreError::Fenced { operation },

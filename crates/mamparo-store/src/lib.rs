@@ -51,17 +51,23 @@
 //! For every queue, `published + moved_in = moved_out + acked + archived + messages in it`
 //! ([`queue::Totals::balanced`]): a difference would mean that one was lost or doubled.
 
+pub mod address;
 pub mod attempts;
 pub mod backend;
+mod columns;
 pub mod error;
 pub mod idempotency;
 pub mod inbox;
+pub mod options;
 pub mod outbox;
+mod postgres;
 pub mod queue;
 mod sqlite;
 pub mod store;
 mod topic;
 
+pub use address::StoreAddress;
 pub use backend::{Backend, QueueRows};
 pub use error::StoreError;
-pub use store::{Now, OutboxSignal, SqliteStore, Store, Transaction};
+pub use options::StoreOptions;
+pub use store::{Now, OutboxSignal, PostgresStore, SqliteStore, Store, Transaction};

@@ -1,14 +1,15 @@
-//! A database, opened with one writing connection and a pool of readers.
+//! A database, opened: its connections, transactions and wake-ups.
 
 use std::sync::Arc;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Pool, Sqlite};
+use sqlx::{Pool, Postgres, Sqlite};
 use tokio::sync::watch;
 
 use mamparo_core::time::WallTime;
 
-use crate::{Backend, StoreError, sqlite};
+use crate::backend::{Lane, Pools};
+use crate::{Backend, StoreAddress, StoreError, StoreOptions};
 
 /// A transaction of the user's on this store's database.
 pub type Transaction<'c, DB> = sqlx::Transaction<'c, DB>;
@@ -16,18 +17,24 @@ pub type Transaction<'c, DB> = sqlx::Transaction<'c, DB>;
 /// The embedded default.
 pub type SqliteStore = Store<Sqlite>;
 
+/// A store that several hosts share.
+pub type PostgresStore = Store<Postgres>;
+
 /// A service's database. Cheap to clone; clones share their connections and their wake-ups.
 ///
-/// There is one writing connection, because SQLite has one writer: callers queue for it in process,
-/// in order, instead of polling a locked file. Never hold a transaction while waiting for anything
-/// but the database.
+/// On SQLite there is one writing connection, because SQLite has one writer: callers queue for it in
+/// process, in order, instead of polling a locked file. On PostgreSQL there are two pools, one for
+/// requests and one for background work. Never hold a transaction while waiting for anything but
+/// the database.
 ///
 /// A `sqlite::memory:` database has a single connection for reading too, so reading through
 /// [`Store::reader`] while holding a transaction waits for that transaction. It is for tests.
 #[derive(Debug)]
 pub struct Store<DB: Backend> {
-    writer: Pool<DB>,
-    reader: Pool<DB>,
+    /// Every connection, to close them.
+    pools: Pools<DB>,
+    /// The ones that this clone works with.
+    lane: Lane<DB>,
     committed: Arc<watch::Sender<u64>>,
     opening: Arc<str>,
 }
@@ -63,17 +70,29 @@ impl<F: Fn() -> WallTime + Send> Now for F {
     }
 }
 
-impl Store<Sqlite> {
-    /// Opens (and creates, and migrates) the database at `address`: `sqlite:PATH` or `sqlite::memory:`.
+impl<DB: Backend> Store<DB> {
+    /// Opens (and creates the tables of, and migrates) the database at `address`, with the default
+    /// [`StoreOptions`]: `sqlite:PATH` or `sqlite::memory:` for a [`SqliteStore`], `postgres://…` for
+    /// a [`PostgresStore`]. An SQLite file is created, a PostgreSQL database must be there.
     ///
-    /// Several processes may open one file, and may open it for the first time together.
+    /// Several processes may open one database, and may open it for the first time together.
     ///
     /// # Errors
     /// [`StoreError::Address`] for an address of another kind, [`StoreError::NewerSchema`] for a
     /// database that a newer mamparo migrated, else what the database said.
     pub async fn open(address: &str) -> Result<Self, StoreError> {
-        let (writer, reader) = sqlite::open(address, true).await?;
-        Ok(Self::of(writer, reader))
+        Self::open_with(&StoreAddress::parse(address)?, &StoreOptions::default()).await
+    }
+
+    /// As [`Store::open`], with sizes and limits of one's own.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn open_with(
+        address: &StoreAddress,
+        options: &StoreOptions,
+    ) -> Result<Self, StoreError> {
+        DB::connect(address, true, options).await.map(Self::of)
     }
 
     /// Opens the database at `address`, which must exist: nothing is created, so that a mistyped
@@ -83,15 +102,21 @@ impl Store<Sqlite> {
     /// [`StoreError::Missing`] when there is no such file, [`StoreError::Foreign`] when it is none of
     /// mamparo's, else as [`Store::open`].
     pub async fn open_existing(address: &str) -> Result<Self, StoreError> {
-        let (writer, reader) = sqlite::open(address, false).await?;
-        Ok(Self::of(writer, reader))
+        let address = StoreAddress::parse(address)?;
+        DB::connect(&address, false, &StoreOptions::default()).await.map(Self::of)
     }
-}
 
-impl<DB: Backend> Store<DB> {
-    fn of(writer: Pool<DB>, reader: Pool<DB>) -> Self {
+    fn of(pools: Pools<DB>) -> Self {
         let opening = uuid::Uuid::now_v7().to_string().into();
-        Self { writer, reader, committed: Arc::new(watch::Sender::new(0)), opening }
+        let committed = Arc::new(watch::Sender::new(0));
+        Self { lane: pools.requests.clone(), pools, committed, opening }
+    }
+
+    /// The same store for background work: its transactions and statements use connections of
+    /// their own, so that requests and relays don't starve each other. On SQLite the same ones.
+    #[must_use]
+    pub fn background(&self) -> Self {
+        Self { lane: self.pools.background.clone(), ..self.clone() }
     }
 
     /// Begins a writing transaction (`BEGIN IMMEDIATE` on SQLite); waits its turn for the writer.
@@ -101,7 +126,11 @@ impl<DB: Backend> Store<DB> {
     /// # Errors
     /// What the database said.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.writer.begin_with(DB::BEGIN).await.map_err(StoreError::during("begin a transaction"))
+        self.lane
+            .writer
+            .begin_with(DB::BEGIN)
+            .await
+            .map_err(StoreError::during("begin a transaction"))
     }
 
     /// Commits `tx` and wakes the relays of this process.
@@ -139,10 +168,11 @@ impl<DB: Backend> Store<DB> {
         &self.opening
     }
 
-    /// Connections for reading only.
+    /// Connections for reading only. On PostgreSQL nothing but good manners keeps anybody from
+    /// writing through them.
     #[must_use]
     pub fn reader(&self) -> &Pool<DB> {
-        &self.reader
+        &self.lane.reader
     }
 
     /// Is the database there? For readiness.
@@ -156,16 +186,18 @@ impl<DB: Backend> Store<DB> {
 
     /// Closes all connections after their work.
     pub async fn close(&self) {
-        self.reader.close().await;
-        self.writer.close().await;
+        for lane in [&self.pools.requests, &self.pools.background] {
+            lane.reader.close().await;
+            lane.writer.close().await;
+        }
     }
 
-    /// The writing connection, for operations of a single statement (a transaction by itself).
+    /// A writing connection, for operations of a single statement (a transaction by itself).
     pub(crate) async fn write_connection(
         &self,
         operation: &'static str,
     ) -> Result<PoolConnection<DB>, StoreError> {
-        self.writer.acquire().await.map_err(StoreError::during(operation))
+        self.lane.writer.acquire().await.map_err(StoreError::during(operation))
     }
 
     /// A reading connection.
@@ -173,15 +205,15 @@ impl<DB: Backend> Store<DB> {
         &self,
         operation: &'static str,
     ) -> Result<PoolConnection<DB>, StoreError> {
-        self.reader.acquire().await.map_err(StoreError::during(operation))
+        self.lane.reader.acquire().await.map_err(StoreError::during(operation))
     }
 }
 
 impl<DB: Backend> Clone for Store<DB> {
     fn clone(&self) -> Self {
         Self {
-            writer: self.writer.clone(),
-            reader: self.reader.clone(),
+            pools: self.pools.clone(),
+            lane: self.lane.clone(),
             committed: Arc::clone(&self.committed),
             opening: Arc::clone(&self.opening),
         }

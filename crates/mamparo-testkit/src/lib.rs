@@ -2,4 +2,6 @@
 //!
 //! Imported by tests, `bench/` and `xtask`, never by a crate that is shipped.
 
+#[cfg(feature = "database")]
+pub mod database;
 pub mod servers;

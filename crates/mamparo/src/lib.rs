@@ -69,7 +69,7 @@ pub mod prelude {
     #[cfg(feature = "service")]
     pub use mamparo_service::Service;
     #[cfg(feature = "store")]
-    pub use mamparo_store::{SqliteStore, Transaction};
+    pub use mamparo_store::{PostgresStore, SqliteStore, Transaction};
 }
 
 /// The README's code is compiled and run like every other example.

@@ -11,14 +11,29 @@ use crate::idempotency::StoredResponse;
 
 /// Rows of idempotency keys.
 pub trait KeyRows: sqlx::Database + sealed::Sealed {
+    /// Reads an idempotency key's record and keeps others from changing or adding one until the
+    /// transaction ends; `None` when there was none. [`KeyRows::save_key`] must follow then.
+    fn claim_key(
+        conn: &mut Self::Connection,
+        caller: &str,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<Record>>> + Send;
+
     /// Reads an idempotency key's record and keeps others from changing it until the transaction ends.
+    fn lock_key(
+        conn: &mut Self::Connection,
+        caller: &str,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<Record>>> + Send;
+
+    /// Reads an idempotency key's record.
     fn load_key(
         conn: &mut Self::Connection,
         caller: &str,
         key: &str,
     ) -> impl Future<Output = Result<Option<Record>>> + Send;
 
-    /// Writes an idempotency key's record; `answer` and its time replace what was kept before.
+    /// Writes the record of a key that is locked; `answer` and its time replace what was kept before.
     fn save_key(
         conn: &mut Self::Connection,
         caller: &str,

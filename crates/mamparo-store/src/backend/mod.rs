@@ -8,7 +8,9 @@ mod queues;
 
 use std::future::Future;
 
-use sqlx::Result;
+use sqlx::{Pool, Result};
+
+use crate::{StoreAddress, StoreError, StoreOptions};
 
 pub use inbox::InboxRows;
 pub use keys::KeyRows;
@@ -20,15 +22,54 @@ pub(crate) mod sealed {
     /// Implemented in this crate only.
     pub trait Sealed {}
     impl Sealed for sqlx::Sqlite {}
+    impl Sealed for sqlx::Postgres {}
 }
 
-/// A database that mamparo can keep its state in. Sealed; implemented for SQLite.
+/// The connections of one kind of work.
+#[derive(Debug)]
+pub struct Lane<DB: sqlx::Database> {
+    /// Where transactions begin and rows are written.
+    pub writer: Pool<DB>,
+    /// Where rows are only read.
+    pub reader: Pool<DB>,
+}
+
+/// All connections of a store.
+#[derive(Debug)]
+pub struct Pools<DB: sqlx::Database> {
+    /// For requests.
+    pub requests: Lane<DB>,
+    /// For relays, consumers, sweepers and housekeeping. The same where there is only one writer.
+    pub background: Lane<DB>,
+}
+
+impl<DB: sqlx::Database> Clone for Pools<DB> {
+    fn clone(&self) -> Self {
+        Self { requests: self.requests.clone(), background: self.background.clone() }
+    }
+}
+
+impl<DB: sqlx::Database> Clone for Lane<DB> {
+    fn clone(&self) -> Self {
+        Self { writer: self.writer.clone(), reader: self.reader.clone() }
+    }
+}
+
+/// A database that mamparo can keep its state in. Sealed; implemented for SQLite and PostgreSQL.
 ///
 /// Methods that take several statements must be called in a transaction; their callers in this
 /// crate do that.
 pub trait Backend: OutboxRows + InboxRows + KeyRows {
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
+
+    /// Connects to the database at `address` and migrates it. One that is not ours is only touched
+    /// when it may be created.
+    fn connect(
+        address: &StoreAddress,
+        create: bool,
+        options: &StoreOptions,
+    ) -> impl Future<Output = Result<Pools<Self>, StoreError>> + Send;
 
     /// Runs several statements as they are.
     fn run_script(

@@ -1,6 +1,6 @@
 //! Opening a file, also when several processes open it for the first time together.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -9,7 +9,8 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Pool, Sqlite};
 
 use super::schema;
-use crate::StoreError;
+use crate::backend::{Lane, Pools};
+use crate::{StoreAddress, StoreError, StoreOptions};
 
 /// How long a statement waits for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,29 +22,45 @@ const READERS: u32 = 4;
 const OPEN_TRIES: u32 = 20;
 
 /// The writing connection and the readers of the database at `address`, migrated.
-pub(crate) async fn open(
-    address: &str,
+pub(super) async fn open(
+    address: &StoreAddress,
     create: bool,
-) -> Result<(Pool<Sqlite>, Pool<Sqlite>), StoreError> {
-    let failed = |source| StoreError::Open { address: address.to_owned(), source };
-    let Some(path) = path_of(address)? else {
-        let writer = memory().await.map_err(failed)?;
-        migrate(&writer, address).await?;
-        return Ok((writer.clone(), writer));
+    limits: &StoreOptions,
+) -> Result<Pools<Sqlite>, StoreError> {
+    let failed = |source| StoreError::Open { address: address.to_string(), source };
+    let path = match address {
+        StoreAddress::File(path) => path,
+        StoreAddress::Memory => {
+            let writer = memory(limits).await.map_err(failed)?;
+            migrate(&writer, address).await?;
+            return Ok(pools(writer.clone(), writer));
+        }
+        StoreAddress::Postgres(_) => {
+            return Err(StoreError::Address {
+                address: address.to_string(),
+                why: "an SQLite store is at sqlite:PATH or sqlite::memory:",
+            });
+        }
     };
     if !create && !path.is_file() {
-        return Err(StoreError::Missing { address: address.to_owned() });
+        return Err(StoreError::Missing { address: address.to_string() });
     }
-    let options = options(&path).create_if_missing(create);
+    let options = options(path).create_if_missing(create);
     if !create && !is_ours(&options).await.map_err(failed)? {
-        return Err(StoreError::Foreign { address: address.to_owned() });
+        return Err(StoreError::Foreign { address: address.to_string() });
     }
     let writing = options.clone().journal_mode(SqliteJournalMode::Wal);
-    let writer = open_patiently(&options, writing).await.map_err(failed)?;
+    let writer = open_patiently(&options, writing, limits).await.map_err(failed)?;
     migrate(&writer, address).await?;
     let reading = options.create_if_missing(false).pragma("query_only", "ON");
-    let reader = pool(READERS).connect_with(reading).await.map_err(failed)?;
-    Ok((writer, reader))
+    let reader = pool(READERS, limits).connect_with(reading).await.map_err(failed)?;
+    Ok(pools(writer, reader))
+}
+
+/// One writer serves all: SQLite has no more.
+fn pools(writer: Pool<Sqlite>, reader: Pool<Sqlite>) -> Pools<Sqlite> {
+    let requests = Lane { writer, reader };
+    Pools { background: requests.clone(), requests }
 }
 
 /// Has mamparo been here? Only looks, because the file may be somebody else's: a switch to WAL alone
@@ -59,18 +76,6 @@ async fn is_ours(options: &SqliteConnectOptions) -> sqlx::Result<bool> {
     Ok(found)
 }
 
-/// The path in an address; `None` for a database in memory.
-fn path_of(address: &str) -> Result<Option<PathBuf>, StoreError> {
-    let bad = || StoreError::Address { address: address.to_owned() };
-    let rest = address.strip_prefix("sqlite:").ok_or_else(bad)?;
-    let path = rest.strip_prefix("//").unwrap_or(rest);
-    match path {
-        "" => Err(bad()),
-        ":memory:" => Ok(None),
-        path => Ok(Some(PathBuf::from(path))),
-    }
-}
-
 fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
@@ -81,19 +86,20 @@ fn options(path: &Path) -> SqliteConnectOptions {
 }
 
 /// Connections live as long as the store: opening one costs more than keeping it.
-fn pool(connections: u32) -> SqlitePoolOptions {
+fn pool(connections: u32, limits: &StoreOptions) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(connections)
+        .acquire_timeout(limits.acquire_timeout)
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
 }
 
 /// A database that lives in its one connection.
-async fn memory() -> sqlx::Result<Pool<Sqlite>> {
+async fn memory(limits: &StoreOptions) -> sqlx::Result<Pool<Sqlite>> {
     let options =
         SqliteConnectOptions::new().filename(":memory:").in_memory(true).foreign_keys(true);
-    pool(1).min_connections(1).connect_with(options).await
+    pool(1, limits).min_connections(1).connect_with(options).await
 }
 
 /// Switching a new file to WAL fails at once, in spite of the busy timeout, when another process is
@@ -102,10 +108,11 @@ async fn memory() -> sqlx::Result<Pool<Sqlite>> {
 async fn open_patiently(
     plain: &SqliteConnectOptions,
     writing: SqliteConnectOptions,
+    limits: &StoreOptions,
 ) -> sqlx::Result<Pool<Sqlite>> {
     let mut tries = 1;
     loop {
-        match pool(1).connect_with(writing.clone()).await {
+        match pool(1, limits).connect_with(writing.clone()).await {
             Err(error) if tries < OPEN_TRIES && is_busy(&error) => {
                 tries += 1;
                 let mut conn = plain.connect().await?;
@@ -131,33 +138,12 @@ fn is_busy(error: &sqlx::Error) -> bool {
     code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 5)
 }
 
-async fn migrate(writer: &Pool<Sqlite>, address: &str) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Open { address: address.to_owned(), source };
+async fn migrate(writer: &Pool<Sqlite>, address: &StoreAddress) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Open { address: address.to_string(), source };
     let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let found = schema::migrate(&mut tx).await.map_err(failed)?;
     if found > schema::VERSION {
         return Err(StoreError::NewerSchema { found, known: schema::VERSION });
     }
     tx.commit().await.map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read() {
-        for (address, path) in [
-            ("sqlite:orders.db", Some("orders.db")),
-            ("sqlite:/var/lib/orders.db", Some("/var/lib/orders.db")),
-            ("sqlite:///var/lib/orders.db", Some("/var/lib/orders.db")),
-            ("sqlite://orders.db", Some("orders.db")),
-            ("sqlite::memory:", None),
-        ] {
-            assert_eq!(path_of(address).unwrap(), path.map(PathBuf::from), "{address}");
-        }
-        for address in ["", "sqlite:", "orders.db", "postgres://localhost/orders", "SQLITE:a"] {
-            assert!(path_of(address).is_err(), "{address}");
-        }
-    }
 }

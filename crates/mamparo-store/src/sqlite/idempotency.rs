@@ -4,11 +4,28 @@ use mamparo_core::message::idempotency::{Phase, Record};
 use mamparo_core::time::WallTime;
 use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
-use super::{column_error, count_of, time_of};
 use crate::backend::KeyRows;
+use crate::columns::{column_error, count_of, time_of};
 use crate::idempotency::StoredResponse;
 
 impl KeyRows for Sqlite {
+    // The transaction has the only write lock there is.
+    async fn claim_key(
+        conn: &mut SqliteConnection,
+        caller: &str,
+        key: &str,
+    ) -> Result<Option<Record>> {
+        load(conn, caller, key).await
+    }
+
+    async fn lock_key(
+        conn: &mut SqliteConnection,
+        caller: &str,
+        key: &str,
+    ) -> Result<Option<Record>> {
+        load(conn, caller, key).await
+    }
+
     async fn load_key(
         conn: &mut SqliteConnection,
         caller: &str,

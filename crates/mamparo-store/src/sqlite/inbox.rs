@@ -3,9 +3,9 @@
 use mamparo_core::time::WallTime;
 use sqlx::{Result, Sqlite, SqliteConnection};
 
-use super::count_of;
 use crate::attempts::Attempt;
 use crate::backend::InboxRows;
+use crate::columns::count_of;
 
 impl InboxRows for Sqlite {
     async fn insert_inbox(

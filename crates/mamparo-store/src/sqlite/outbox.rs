@@ -5,8 +5,9 @@ use mamparo_core::time::WallTime;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
-use super::{count_of, headers_of, headers_to_json, rows_to_json, time_of};
+use super::{headers_of, rows_to_json};
 use crate::backend::OutboxRows;
+use crate::columns::{count_of, headers_to_json, time_of};
 use crate::outbox::{Claimed, Event, Listed, OutboxStats};
 
 impl OutboxRows for Sqlite {

@@ -6,7 +6,8 @@ use mamparo_core::time::WallTime;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Result, Row, SqliteConnection};
 
-use super::{count_of, headers_of, headers_to_json, millis_of};
+use super::{headers_of, millis_of};
+use crate::columns::{count_of, headers_to_json};
 use crate::queue::{Leased, QueueMessage, QueueSpec};
 
 /// Most messages that one call moves on when their TTL is over: a long backlog must not hold the

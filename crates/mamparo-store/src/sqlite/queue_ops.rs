@@ -6,7 +6,7 @@ use mamparo_core::time::WallTime;
 use sqlx::{Result, Row, SqliteConnection};
 
 use super::queue::{count_moved, message_of};
-use super::{count_of, headers_to_json, time_of};
+use crate::columns::{count_of, headers_to_json, time_of};
 use crate::queue::{Archived, Listed, Selection, Totals};
 
 pub(super) async fn count(conn: &mut SqliteConnection, queue: &str) -> Result<u64> {

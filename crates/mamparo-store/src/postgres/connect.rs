@@ -1,0 +1,106 @@
+//! Opening a database, also when several processes open it for the first time together.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Pool, Postgres};
+
+use super::schema;
+use crate::address::PostgresUrl;
+use crate::backend::{Lane, Pools};
+use crate::{StoreError, StoreOptions};
+
+/// A connection that was idle for so long is asked whether it is still good before it is handed out.
+/// Asking at each acquire would cost every transaction a round trip.
+const ASK_AFTER_IDLE: Duration = Duration::from_secs(1);
+
+/// The pools of the database at `url`, migrated.
+pub(super) async fn open(
+    url: &PostgresUrl,
+    create: bool,
+    options: &StoreOptions,
+) -> Result<Pools<Postgres>, StoreError> {
+    let failed = |source| StoreError::Open { address: url.to_string(), source };
+    let target = PgConnectOptions::from_str(url.secret()).map_err(failed)?;
+    let target = target.application_name(&options.application_name);
+    let connecting = async {
+        let mut conn = target.connect().await?;
+        let ours = create || is_ours(&mut conn).await?;
+        sqlx::Result::Ok((conn, ours))
+    };
+    let (mut conn, ours) = tokio::time::timeout(options.connect_timeout, connecting)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(failed)?;
+    if !ours {
+        return Err(StoreError::Foreign { address: url.to_string() });
+    }
+    migrate(&mut conn, url).await?;
+    conn.close().await.map_err(failed)?;
+    let lane = |connections| {
+        let pool = pool(&target, connections, options);
+        Lane { writer: pool.clone(), reader: pool }
+    };
+    Ok(Pools {
+        requests: lane(options.connections),
+        background: lane(options.background_connections),
+    })
+}
+
+/// Has mamparo been here? Only looks, because the database may be somebody else's.
+async fn is_ours(conn: &mut PgConnection) -> sqlx::Result<bool> {
+    sqlx::query_scalar("SELECT to_regclass('mamparo_schema') IS NOT NULL").fetch_one(conn).await
+}
+
+fn pool(target: &PgConnectOptions, connections: u32, options: &StoreOptions) -> Pool<Postgres> {
+    let session = session(options);
+    PgPoolOptions::new()
+        .max_connections(connections.max(1))
+        .acquire_timeout(options.acquire_timeout)
+        .test_before_acquire(false)
+        .before_acquire(|conn, meta| {
+            Box::pin(async move {
+                if meta.idle_for < ASK_AFTER_IDLE {
+                    return Ok(true);
+                }
+                // An old primary answers pings for ever and refuses every write.
+                Ok(sqlx::query_scalar("SELECT NOT pg_is_in_recovery()")
+                    .fetch_one(conn)
+                    .await
+                    .unwrap_or(false))
+            })
+        })
+        .after_connect(move |conn, _| {
+            let session = session.clone();
+            Box::pin(
+                async move { sqlx::raw_sql(AssertSqlSafe(session)).execute(conn).await.map(drop) },
+            )
+        })
+        .connect_lazy_with(target.clone())
+}
+
+/// The limits of a session. Set by statement, not at start-up: poolers refuse start-up parameters
+/// that they don't know. READ COMMITTED whatever the server's default is: an insert that finds
+/// another one's row must wait and then see it, where a snapshot would fail.
+fn session(options: &StoreOptions) -> String {
+    let millis = |limit: Duration| limit.as_millis().clamp(1, i32::MAX as u128);
+    format!(
+        "SET statement_timeout = {}; SET lock_timeout = {};
+         SET idle_in_transaction_session_timeout = {};
+         SET default_transaction_isolation = 'read committed'",
+        millis(options.statement_timeout),
+        millis(options.lock_timeout),
+        millis(options.idle_in_transaction_timeout),
+    )
+}
+
+async fn migrate(conn: &mut PgConnection, url: &PostgresUrl) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Open { address: url.to_string(), source };
+    let mut tx = conn.begin().await.map_err(failed)?;
+    let found = schema::migrate(&mut tx).await.map_err(failed)?;
+    if found > schema::VERSION {
+        return Err(StoreError::NewerSchema { found, known: schema::VERSION });
+    }
+    tx.commit().await.map_err(failed)
+}

@@ -1,0 +1,137 @@
+//! Inbox and attempt rows.
+
+use mamparo_core::time::WallTime;
+use sqlx::postgres::PgConnection;
+use sqlx::{Postgres, Result};
+
+use crate::attempts::Attempt;
+use crate::backend::InboxRows;
+use crate::columns::count_of;
+
+pub(super) const V1: &str = "
+CREATE TABLE mamparo_inbox (
+    consumer   TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    applied_at BIGINT NOT NULL,
+    duplicates BIGINT NOT NULL DEFAULT 0,
+    PRIMARY KEY (consumer, message_id)
+);
+CREATE INDEX mamparo_inbox_applied ON mamparo_inbox (applied_at);
+
+CREATE TABLE mamparo_attempts (
+    consumer    TEXT NOT NULL,
+    message_id  TEXT NOT NULL,
+    owner       TEXT NOT NULL,
+    started_at  BIGINT NOT NULL,
+    alive_until BIGINT NOT NULL,
+    PRIMARY KEY (consumer, message_id, owner)
+);
+";
+
+impl InboxRows for Postgres {
+    /// Insert first, in one statement: the second of two waits until the first has ended, and then
+    /// sees its row, or inserts its own when the first has rolled back.
+    async fn insert_inbox(
+        conn: &mut PgConnection,
+        consumer: &str,
+        message_id: &str,
+        kind: &str,
+        now: WallTime,
+    ) -> Result<i64> {
+        sqlx::query_scalar(
+            "INSERT INTO mamparo_inbox AS row (consumer, message_id, kind, applied_at)
+             VALUES ($1, $2, $3, $4)
+             ON CONFLICT (consumer, message_id) DO UPDATE SET duplicates = row.duplicates + 1
+             RETURNING duplicates",
+        )
+        .bind(consumer)
+        .bind(message_id)
+        .bind(kind)
+        .bind(now.unix_millis())
+        .fetch_one(conn)
+        .await
+    }
+
+    async fn has_inbox(conn: &mut PgConnection, consumer: &str, message_id: &str) -> Result<bool> {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM mamparo_inbox WHERE consumer = $1 AND message_id = $2)",
+        )
+        .bind(consumer)
+        .bind(message_id)
+        .fetch_one(conn)
+        .await
+    }
+
+    async fn forget_inbox(conn: &mut PgConnection, before: WallTime, max: u32) -> Result<u64> {
+        sqlx::query(
+            "DELETE FROM mamparo_inbox WHERE ctid = ANY (ARRAY(SELECT ctid FROM mamparo_inbox
+             WHERE applied_at < $1 ORDER BY applied_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+        )
+        .bind(before.unix_millis())
+        .bind(i64::from(max))
+        .execute(conn)
+        .await
+        .map(|done| done.rows_affected())
+    }
+
+    async fn start_attempt(
+        conn: &mut PgConnection,
+        attempt: Attempt<'_>,
+        alive_until: WallTime,
+        now: WallTime,
+    ) -> Result<u32> {
+        let row = sqlx::query(
+            "INSERT INTO mamparo_attempts (consumer, message_id, owner, started_at, alive_until)
+             VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (consumer, message_id, owner) DO UPDATE
+             SET started_at = excluded.started_at, alive_until = excluded.alive_until
+             RETURNING (SELECT count(*) FROM mamparo_attempts AS other
+                 WHERE other.consumer = $1 AND other.message_id = $2 AND other.owner <> $3
+                 AND other.alive_until <= $4) AS crashes",
+        )
+        .bind(attempt.consumer)
+        .bind(attempt.message_id)
+        .bind(attempt.owner)
+        .bind(now.unix_millis())
+        .bind(alive_until.unix_millis())
+        .fetch_one(conn)
+        .await?;
+        count_of(&row, "crashes")
+    }
+
+    async fn renew_attempts(
+        conn: &mut PgConnection,
+        consumer: &str,
+        owner: &str,
+        alive_until: WallTime,
+    ) -> Result<()> {
+        sqlx::query(
+            "UPDATE mamparo_attempts SET alive_until = $1 WHERE consumer = $2 AND owner = $3",
+        )
+        .bind(alive_until.unix_millis())
+        .bind(consumer)
+        .bind(owner)
+        .execute(conn)
+        .await
+        .map(drop)
+    }
+
+    async fn end_attempt(
+        conn: &mut PgConnection,
+        attempt: Attempt<'_>,
+        now: WallTime,
+    ) -> Result<()> {
+        sqlx::query(
+            "DELETE FROM mamparo_attempts WHERE consumer = $1 AND message_id = $2
+             AND (owner = $3 OR alive_until <= $4)",
+        )
+        .bind(attempt.consumer)
+        .bind(attempt.message_id)
+        .bind(attempt.owner)
+        .bind(now.unix_millis())
+        .execute(conn)
+        .await
+        .map(drop)
+    }
+}

@@ -1,0 +1,51 @@
+//! PostgreSQL: all SQL of mamparo for it, a file a subject.
+
+mod connect;
+mod idempotency;
+mod inbox;
+mod outbox;
+mod schema;
+
+use std::collections::BTreeMap;
+
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Postgres, Result, Row};
+
+use crate::backend::Pools;
+use crate::columns::headers_from_json;
+use crate::{Backend, StoreAddress, StoreError, StoreOptions};
+
+impl Backend for Postgres {
+    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+    async fn connect(
+        address: &StoreAddress,
+        create: bool,
+        options: &StoreOptions,
+    ) -> Result<Pools<Self>, StoreError> {
+        match address {
+            StoreAddress::Postgres(url) => connect::open(url, create, options).await,
+            StoreAddress::File(_) | StoreAddress::Memory => Err(StoreError::Address {
+                address: address.to_string(),
+                why: "a PostgreSQL store is at postgres://…",
+            }),
+        }
+    }
+
+    async fn run_script(conn: &mut PgConnection, sql: &str) -> Result<()> {
+        // `CREATE TABLE IF NOT EXISTS` fails when two do it together.
+        sqlx::raw_sql("SELECT pg_advisory_xact_lock(hashtext('mamparo apply'))")
+            .execute(&mut *conn)
+            .await?;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(drop)
+    }
+
+    async fn check(conn: &mut PgConnection) -> Result<()> {
+        sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(conn).await.map(drop)
+    }
+}
+
+/// Headers from a column with the text of a JSON object.
+fn headers_of(row: &PgRow, column: &str) -> Result<BTreeMap<String, String>> {
+    headers_from_json(row.try_get(column)?, column)
+}
