@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mamparo_call::clock;
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::Moment;
@@ -132,7 +133,7 @@ impl Broker for EmbeddedBroker {
         if !problems.is_empty() {
             return Err(MessagingError::Policy { queue: policy.queue.clone(), problems });
         }
-        let (store, topology) = (&self.shared.store, policy.topology());
+        let (store, topology) = (&self.shared.store, policy.topology(&Capabilities::embedded()));
         for queue in topology.queues {
             let spec = QueueSpec {
                 name: queue.name,

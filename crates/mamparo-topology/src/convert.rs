@@ -142,14 +142,22 @@ impl QueueSection {
     /// The queue's rules, as broker and consumer take them.
     #[must_use]
     pub fn policy(&self) -> QueuePolicy {
-        QueuePolicy {
+        let policy = QueuePolicy {
             queue: self.name.value.clone(),
             owner: self.owner.value.clone(),
             prefetch: *self.prefetch,
+            workers: self.workers.map(|workers| workers.value),
             attempts: *self.attempts,
             retry_delay: *self.retry_delay,
+            retry_tiers: self.retry_tiers.iter().map(|tier| tier.value).collect(),
+            waiting_room: *self.waiting_room,
             handler_timeout: *self.handler_timeout,
+            queue_type: *self.queue_type,
+            delivery_limit: *self.delivery_limit,
+            max_length: *self.max_length,
+            version: 1,
             bindings: self.events.iter().map(|event| event.value.clone()).collect(),
-        }
+        };
+        policy.versioned(*self.version)
     }
 }

@@ -11,6 +11,7 @@ use mamparo_core::call::fault::FaultConfig;
 use mamparo_core::call::hedge::HedgeConfig;
 use mamparo_core::call::shed::ShedConfig;
 use mamparo_core::call::throttle::ThrottleConfig;
+use mamparo_core::message::topology::{QueueType, WaitingRoom};
 
 use crate::{Located, Settings};
 
@@ -301,18 +302,35 @@ pub enum IdempotencyKey {
 /// `[queues."<name>"]`: a consumer's queue with its retry room and its dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSection {
-    /// The main queue's name; `.retry` and `.dlq` follow from it.
+    /// The main queue's name in version 1; `.retry` and `.dlq` follow from it.
     pub name: Located<String>,
     /// Who answers for its dead letters.
     pub owner: Located<String>,
-    /// Messages in hand at a time. Default 10.
+    /// Messages in hand at a time. 1 to 1000, default 10.
     pub prefetch: Located<u32>,
-    /// Deliveries before a message is dead, the first included. Default 5.
+    /// Handlers that run at once. 1 to `prefetch`, which is the default.
+    pub workers: Option<Located<u32>>,
+    /// Deliveries before a message is dead, the first included. 1 to 100, default 5.
     pub attempts: Located<u32>,
-    /// The wait before the next delivery. Default 30 s.
+    /// The wait before the next delivery. 1 ms to 24 h, default 30 s.
     pub retry_delay: Located<Duration>,
+    /// Growing waits instead of `retry_delay`, `["5s", "30s", "2m", "10m"]` say: up to 10, each 1 ms to
+    /// 24 h and longer than the one before. Default none.
+    pub retry_tiers: Vec<Located<Duration>>,
+    /// Where messages wait: `tiers` (queues of the broker), `parked` (rows of the service's database) or
+    /// `broker` (RabbitMQ 4.3's own delayed retry; tiers elsewhere). Default `tiers`.
+    pub waiting_room: Located<WaitingRoom>,
     /// The longest that a handler may take. Default 30 s.
     pub handler_timeout: Located<Duration>,
+    /// `type`: how RabbitMQ keeps the main queue, `quorum` or `classic`. Default `quorum`.
+    pub queue_type: Located<QueueType>,
+    /// Hand-outs of one message after which a quorum queue gives it up by itself, into the dead-letter
+    /// queue. From `attempts` to 10000, default 100.
+    pub delivery_limit: Located<u32>,
+    /// Most messages in each waiting room and in the dead-letter queue. 1 to 10 million, default 100000.
+    pub max_length: Located<u32>,
+    /// Version of the queue: from 2 on its name ends in it, `orders.saga.v2`. 1 to 999, default 1.
+    pub version: Located<u32>,
     /// What the on-call opens when a letter is dead.
     pub runbook: Located<String>,
     /// The event types that are routed here, patterns with `*` and `#` included.

@@ -1,5 +1,6 @@
 //! Messages: where they go next, and which of two requests or deliveries may act.
 
+pub mod capabilities;
 pub mod delivery;
 pub mod failed;
 pub mod headers;

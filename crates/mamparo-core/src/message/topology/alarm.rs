@@ -1,0 +1,47 @@
+//! When somebody has to look at a waiting room or a dead-letter queue.
+//!
+//! Neither RabbitMQ's limits nor its own worker can be relied on alone. A message that the broker itself
+//! dead-letters may pass by `reject-publish` (RabbitMQ 3.10: a dead-letter queue of one kept all of
+//! five), and the worker that empties a waiting room has been stuck after upgrades and membership
+//! changes. So both are watched from outside.
+
+use std::time::Duration;
+
+/// How much longer than its delay the oldest message may lie in a waiting room, at least.
+pub const LATE_MARGIN_MIN: Duration = Duration::from_secs(60);
+
+/// How full a queue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fill {
+    /// Below four fifths of its limit.
+    Fine,
+    /// From four fifths on: its owner should look now.
+    Near,
+    /// At its limit or beyond: consumers can't put anything there any more, and stop.
+    Full,
+}
+
+/// How full a queue of `depth` messages is that may hold `max_length`.
+#[must_use]
+pub fn fill(depth: u64, max_length: u32) -> Fill {
+    let limit = u64::from(max_length);
+    if depth >= limit {
+        Fill::Full
+    } else if depth.saturating_mul(5) >= limit.saturating_mul(4) {
+        Fill::Near
+    } else {
+        Fill::Fine
+    }
+}
+
+/// How late the oldest message of a waiting room is: by how much its age exceeds the room's delay and a
+/// margin of a tenth of it, 60 s at least. `None` when it is in time.
+///
+/// A message that is late is not lost. The room's target is missing or full, or the broker's worker
+/// stands still; `docs/runbooks/topology.md` says how to empty the room.
+#[must_use]
+pub fn late(oldest: Duration, delay: Duration) -> Option<Duration> {
+    let margin = (delay / 10).max(LATE_MARGIN_MIN);
+    let limit = delay.saturating_add(margin);
+    oldest.checked_sub(limit).filter(|late| !late.is_zero())
+}
