@@ -43,6 +43,8 @@
 //! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
 //! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `owner` (an opening of the store), `started_at`, `alive_until` (dead after that, unless renewed) |
 //! | `mamparo_idempotency` | a key of a caller | `caller`, `key`, `fingerprint`, `epoch`, `phase` (`running`, `released`, `completed`), `lease_until`, `keep_until`, `completed_at`, `status`, `headers` (array of pairs), `body` |
+//! | `mamparo_failed` | a message that a consumer gave up | `seq` (order of first failures), `consumer`, `id`, `kind`, `exchange`, `routing_key`, `key`, `status` (`failed`, `replayed`, `discarded`, `archived`), `reason`, `error`, `error_group`, `attempts`, `failures` (how often it was given up), `replays`, `first_failure`, `last_failure`, `host`, `version`, `edited_to`, `actor`, `action_reason`, `acted_at`, `owner`, `lease_until`, `headers`, `body` |
+//! | `mamparo_failed_log` | what happened to such a message | `consumer`, `id`, `at`, `what`, `who`, `why` |
 //! | `mamparo_queues` | a queue and its books | `name`, `message_ttl` (ms), `dead_letter_to`, `published`, `moved_in`, `moved_out`, `acked`, `archived` |
 //! | `mamparo_bindings` | a route | `exchange`, `pattern`, `queue` |
 //! | `mamparo_messages` | a message in a queue | `seq` (its place), `queue`, `id`, `kind`, `exchange`, `routing_key`, `key`, `since`, `visible_at`, `epoch`, `losses` (hand-outs that ran out), `owner`, `lease_until`, `headers`, `body` |
@@ -56,6 +58,7 @@ pub mod attempts;
 pub mod backend;
 mod columns;
 pub mod error;
+pub mod failed;
 pub mod idempotency;
 pub mod inbox;
 pub mod options;

@@ -1,6 +1,8 @@
 //! The seam between operations and databases: one trait a subject, one implementation of it a
 //! database. The public modules say what each operation means; here is only what it takes.
 
+mod failed;
+pub(crate) mod failed_rows;
 mod inbox;
 mod keys;
 mod outbox;
@@ -12,6 +14,7 @@ use sqlx::{Pool, Result};
 
 use crate::{StoreAddress, StoreError, StoreOptions};
 
+pub use failed::FailedRows;
 pub use inbox::InboxRows;
 pub use keys::KeyRows;
 pub use outbox::OutboxRows;
@@ -59,7 +62,7 @@ impl<DB: sqlx::Database> Clone for Lane<DB> {
 ///
 /// Methods that take several statements must be called in a transaction; their callers in this
 /// crate do that.
-pub trait Backend: OutboxRows + InboxRows + KeyRows {
+pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows {
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
 

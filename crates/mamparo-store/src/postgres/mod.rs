@@ -1,6 +1,7 @@
 //! PostgreSQL: all SQL of mamparo for it, a file a subject.
 
 mod connect;
+mod failed;
 mod idempotency;
 mod inbox;
 mod outbox;

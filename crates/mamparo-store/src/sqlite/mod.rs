@@ -1,6 +1,7 @@
 //! SQLite: all SQL of mamparo, a file a subject.
 
 mod connect;
+mod failed;
 mod idempotency;
 mod inbox;
 mod outbox;
