@@ -15,11 +15,11 @@ use mamparo::messaging::{
     Broker, Consumer, ConsumerOptions, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
-use mamparo::store::{SqliteStore, StoreError, idempotency, inbox};
+use mamparo::store::{Store, StoreError, idempotency, inbox};
 use mamparo::topology::{DependencySection, PolicyFile};
-use sqlx::Sqlite;
 use tokio::net::TcpListener;
 
+use crate::db::ShopDb;
 use crate::services::answers::{HandlerError, chain};
 
 /// How long requests in flight may take when the service stops.
@@ -124,11 +124,11 @@ impl Host {
     ///
     /// # Errors
     /// When the file names none, or it can't be opened.
-    pub async fn store(&self, schema: &str) -> Result<SqliteStore, StartError> {
+    pub async fn store<DB: ShopDb>(&self, schema: &str) -> Result<Store<DB>, StartError> {
         let address = self.policy.service.store.as_ref();
         let address = address.ok_or_else(|| self.missing("service.store"))?;
-        let store = SqliteStore::open(address).await?;
-        store.apply(schema).await?;
+        let store = DB::open(address).await?;
+        store.apply(&DB::schema(schema)).await?;
         let (check, probed) = (self.service.readiness().check("database"), store.clone());
         self.service.tasks().spawn_essential(Role::Worker, "database check", |stop| async move {
             let probe = || async { probed.ping().await.map_err(|error| chain(&error)) };
@@ -161,11 +161,11 @@ impl Host {
     ///
     /// # Errors
     /// When the file has no such queue, or the broker refuses it.
-    pub async fn consume<H: Handler<Sqlite>>(
+    pub async fn consume<DB: ShopDb, H: Handler<DB>>(
         &self,
         name: &str,
         broker: &EmbeddedBroker,
-        store: &SqliteStore,
+        store: &Store<DB>,
         handler: H,
     ) -> Result<(), StartError> {
         let section = self.policy.queue(name);
@@ -205,7 +205,7 @@ impl Host {
     }
 
     /// Carries the outbox of `store` to `broker`.
-    pub fn relay(&self, broker: &EmbeddedBroker, store: &SqliteStore) {
+    pub fn relay<DB: ShopDb>(&self, broker: &EmbeddedBroker, store: &Store<DB>) {
         let options = RelayOptions { lease: RELAY_LEASE, ..RelayOptions::default() };
         let relay = Relay::new(store.clone(), broker.clone(), options);
         self.service.tasks().spawn_essential(Role::Worker, "relay", |stop| async move {
@@ -303,7 +303,7 @@ fn client_of(section: &DependencySection, service: &str) -> Result<HttpClient, S
 }
 
 /// Forgets inbox rows and idempotency keys that have served, a batch at a time. How long to pause.
-async fn housekeep(store: &SqliteStore) -> Result<Duration, HandlerError> {
+async fn housekeep<DB: ShopDb>(store: &Store<DB>) -> Result<Duration, HandlerError> {
     let (before, batch) = (clock::wall().minus(CLEAN.1), limits::BATCH_MAX);
     let applied = inbox::forget(store, before, batch).await?;
     let answered = idempotency::forget(store, before, batch).await?;

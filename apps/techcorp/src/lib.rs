@@ -3,10 +3,12 @@
 //!
 //! - [`shop`]: which services there are and how each is wired; [`host`]: from policy file to
 //!   running service.
+//! - [`db`]: the shop's SQL, once for both databases.
 //! - [`services`]: the eight of them. [`outside`]: the PSP and the mail server.
 //! - [`demo`]: traffic, a scripted fault, a live view, and the verdict.
 
 pub mod cli;
+pub mod db;
 pub mod demo;
 pub mod events;
 pub mod handbook;

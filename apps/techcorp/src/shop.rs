@@ -1,12 +1,15 @@
 //! The shop: which services there are, and how each is wired.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo::core::saga::reconcile::Reconciliation;
 use mamparo::core::saga::watchdog::Watchdog;
 use mamparo::service::{Service, Telemetry};
 use mamparo::topology::PolicyFile;
+use sqlx::Sqlite;
 
+use crate::db::ShopDb;
 use crate::host::{Host, StartError};
 use crate::outside::{mail, psp};
 use crate::services::bff::{self, Bff};
@@ -81,22 +84,26 @@ pub async fn build(
 /// # Errors
 /// What is missing or wrong.
 pub async fn wire(host: Host, weather: &Weather) -> Result<Service, StartError> {
+    wire_on::<Sqlite>(host, weather).await
+}
+
+async fn wire_on<DB: ShopDb>(host: Host, weather: &Weather) -> Result<Service, StartError> {
     let name = host.policy().service.name.value.clone();
     match name.as_str() {
         "gateway" => build_gateway(host).await,
         "bff" => build_bff(host).await,
-        "orders" => build_orders(host).await,
-        "catalog" => build_catalog(host, weather).await,
-        "customers" => build_customers(host).await,
-        "inventory" => build_inventory(host).await,
-        "payments" => build_payments(host).await,
-        "notifications" => build_notifications(host).await,
+        "orders" => build_orders::<DB>(host).await,
+        "catalog" => build_catalog::<DB>(host, weather).await,
+        "customers" => build_customers::<DB>(host).await,
+        "inventory" => build_inventory::<DB>(host).await,
+        "payments" => build_payments::<DB>(host).await,
+        "notifications" => build_notifications::<DB>(host).await,
         "psp" => {
-            let store = host.store(psp::SCHEMA).await?;
+            let store = host.store::<DB>(psp::SCHEMA).await?;
             host.serve(weather.over(psp::router(store)))
         }
         "mail" => {
-            let store = host.store(mail::SCHEMA).await?;
+            let store = host.store::<DB>(mail::SCHEMA).await?;
             host.serve(mail::router(store))
         }
         _ => Err(StartError::Unknown(name)),
@@ -117,8 +124,8 @@ async fn build_bff(host: Host) -> Result<Service, StartError> {
     host.serve(bff::router(bff))
 }
 
-async fn build_catalog(host: Host, weather: &Weather) -> Result<Service, StartError> {
-    let store = host.store(catalog::SCHEMA).await?;
+async fn build_catalog<DB: ShopDb>(host: Host, weather: &Weather) -> Result<Service, StartError> {
+    let store = host.store::<DB>(catalog::SCHEMA).await?;
     let product = |shelf: &stock::Shelf| Product {
         id: shelf.product_id.clone(),
         name: shelf.name.clone(),
@@ -129,14 +136,14 @@ async fn build_catalog(host: Host, weather: &Weather) -> Result<Service, StartEr
     host.serve(weather.over(catalog::router(Catalog::new(store)?)))
 }
 
-async fn build_customers(host: Host) -> Result<Service, StartError> {
-    let store = host.store(customers::SCHEMA).await?;
+async fn build_customers<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
+    let store = host.store::<DB>(customers::SCHEMA).await?;
     let all: Vec<Customer> = stock::customers().map(|(id, name)| Customer { id, name }).collect();
     customers::seed(&store, &all).await?;
     host.serve(customers::router(store))
 }
 
-async fn build_orders(host: Host) -> Result<Service, StartError> {
+async fn build_orders<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
     let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
     let limits = saga.deadlines.iter().map(|state| (state.state.clone(), state.after.value));
     let deadlines = Deadlines::new(limits);
@@ -144,13 +151,14 @@ async fn build_orders(host: Host) -> Result<Service, StartError> {
         return Err(host.missing(format!("sagas.order.deadlines.{}", state.name())));
     }
     let watchdog = Watchdog { every: saga.watch_every.value, batch: saga.batch.value };
-    let (store, broker) = (host.store(orders::rows::SCHEMA).await?, host.broker().await?);
+    let (store, broker) = (host.store::<DB>(orders::rows::SCHEMA).await?, host.broker().await?);
     let handler = OrderSaga { deadlines: deadlines.clone() };
     host.consume("orders.saga", &broker, &store, handler).await?;
     host.relay(&broker, &store);
     let watch = OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone(), broker };
+    let watch = Arc::new(watch);
     host.job("watchdog", move || {
-        let watch = watch.clone();
+        let watch = Arc::clone(&watch);
         async move { watch.cycle().await.map(|moved| watch.watchdog.pause(moved)) }
     });
     let orders = Orders {
@@ -163,7 +171,7 @@ async fn build_orders(host: Host) -> Result<Service, StartError> {
     host.serve(orders::http::router(orders))
 }
 
-async fn build_inventory(host: Host) -> Result<Service, StartError> {
+async fn build_inventory<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
     let saga = host.policy().saga("order").ok_or_else(|| host.missing("[sagas.order]"))?;
     let expiry = saga.reservation_expiry.as_ref();
     let expiry = **expiry.ok_or_else(|| host.missing("sagas.order.reservation_expiry"))?;
@@ -174,7 +182,7 @@ async fn build_inventory(host: Host) -> Result<Service, StartError> {
     let older_than = job.older_than.as_ref().map_or(plan.older_than, |time| time.value);
     let plan = Reconciliation { every: job.every.value, older_than, ..plan };
 
-    let (store, broker) = (host.store(inventory::rows::SCHEMA).await?, host.broker().await?);
+    let (store, broker) = (host.store::<DB>(inventory::rows::SCHEMA).await?, host.broker().await?);
     let mut tx = store.begin().await?;
     for shelf in stock::shelves() {
         inventory::rows::seed(&mut tx, &shelf.product_id, shelf.units).await?;
@@ -188,8 +196,9 @@ async fn build_inventory(host: Host) -> Result<Service, StartError> {
         async move { inventory::jobs::expire(&store, batch).await.map(|_| every) }
     });
     let reconciler = Reconciler { store: store.clone(), orders: host.client("orders")?, plan };
+    let reconciler = Arc::new(reconciler);
     host.job("reconciliation", move || {
-        let reconciler = reconciler.clone();
+        let reconciler = Arc::clone(&reconciler);
         async move {
             let found = reconciler.run().await?;
             tracing::info!(?found, "reconciled with orders");
@@ -199,8 +208,8 @@ async fn build_inventory(host: Host) -> Result<Service, StartError> {
     host.serve(inventory::http::router(Inventory { store, expiry }))
 }
 
-async fn build_payments(host: Host) -> Result<Service, StartError> {
-    let (store, broker) = (host.store(payments::rows::SCHEMA).await?, host.broker().await?);
+async fn build_payments<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
+    let (store, broker) = (host.store::<DB>(payments::rows::SCHEMA).await?, host.broker().await?);
     let handler = PaymentSaga { store: store.clone(), psp: Psp::new(host.client("psp")?) };
     host.consume("payments.orders", &broker, &store, handler).await?;
     host.relay(&broker, &store);
@@ -211,12 +220,12 @@ async fn build_payments(host: Host) -> Result<Service, StartError> {
     host.serve(axum::Router::new())
 }
 
-async fn build_notifications(host: Host) -> Result<Service, StartError> {
-    let (store, broker) = (host.store(notifications::SCHEMA).await?, host.broker().await?);
+async fn build_notifications<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
+    let (store, broker) = (host.store::<DB>(notifications::SCHEMA).await?, host.broker().await?);
     host.consume("notifications.orders", &broker, &store, Mailroom).await?;
-    let sender = Sender { store, mail: host.client("mail")? };
+    let sender = Arc::new(Sender { store, mail: host.client("mail")? });
     host.job("mail sender", move || {
-        let sender = sender.clone();
+        let sender = Arc::clone(&sender);
         async move { sender.round().await.map(|_| MAIL_PAUSE) }
     });
     host.serve(axum::Router::new())

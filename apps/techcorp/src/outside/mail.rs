@@ -7,9 +7,10 @@ use http::StatusCode;
 use mamparo::call::clock;
 use mamparo::http::Problem;
 use mamparo::http::server::{Json, Path};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 use serde::{Deserialize, Serialize};
 
+use crate::db::{ShopDb, query};
 use crate::services::trouble;
 
 /// The mail server's schema, safe to run again.
@@ -33,26 +34,26 @@ pub struct Mail {
 }
 
 /// The routes.
-pub fn router(store: SqliteStore) -> Router {
-    Router::new().route("/v1/mails/{key}", put(deliver)).with_state(store)
+pub fn router<DB: ShopDb>(store: Store<DB>) -> Router {
+    Router::new().route("/v1/mails/{key}", put(deliver::<DB>)).with_state(store)
 }
 
 /// A PUT under the mail's key: sending it again is no second mail, and is counted.
-async fn deliver(
-    State(store): State<SqliteStore>,
+async fn deliver<DB: ShopDb>(
+    State(store): State<Store<DB>>,
     Path(key): Path<String>,
     Json(mail): Json<Mail>,
 ) -> Result<StatusCode, Problem> {
     let mut tx = store.begin().await?;
-    sqlx::query(
-        "INSERT INTO delivered (key, to_whom, subject, at_ms) VALUES (?, ?, ?, ?)
-         ON CONFLICT (key) DO UPDATE SET copies = copies + 1",
+    query(
+        "INSERT INTO delivered (key, to_whom, subject, at_ms) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (key) DO UPDATE SET copies = delivered.copies + 1",
     )
     .bind(&key)
     .bind(&mail.to)
     .bind(&mail.subject)
     .bind(clock::wall().unix_millis())
-    .execute(&mut *tx)
+    .run(&mut tx)
     .await
     .map_err(|error| trouble(&error))?;
     tx.commit().await.map_err(|error| trouble(&error))?;

@@ -13,10 +13,10 @@ use mamparo::core::message::idempotency::IdempotencyKey;
 use mamparo::core::time::WallTime;
 use mamparo::http::Problem;
 use mamparo::http::server::{Json, Path};
-use mamparo::store::SqliteStore;
+use mamparo::store::{Store, Transaction};
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
+use crate::db::{ShopDb, query};
 use crate::services::trouble;
 
 /// The PSP's schema, safe to run again.
@@ -61,16 +61,16 @@ struct RefundView {
 }
 
 /// The routes.
-pub fn router(store: SqliteStore) -> Router {
+pub fn router<DB: ShopDb>(store: Store<DB>) -> Router {
     Router::new()
-        .route("/v1/charges", post(charge))
-        .route("/v1/charges/{key}", get(show))
-        .route("/v1/charges/{key}/refund", post(refund))
+        .route("/v1/charges", post(charge::<DB>))
+        .route("/v1/charges/{key}", get(show::<DB>))
+        .route("/v1/charges/{key}/refund", post(refund::<DB>))
         .with_state(store)
 }
 
-async fn charge(
-    State(store): State<SqliteStore>,
+async fn charge<DB: ShopDb>(
+    State(store): State<Store<DB>>,
     headers: HeaderMap,
     Json(new): Json<NewCharge>,
 ) -> Result<(StatusCode, Json<ChargeView>), Problem> {
@@ -86,36 +86,36 @@ async fn charge(
 }
 
 /// Charges, if this key is new; what became of the key.
-async fn book(
-    tx: &mut SqliteConnection,
+async fn book<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     key: &str,
     new: &NewCharge,
     now: WallTime,
 ) -> Result<String, sqlx::Error> {
-    if let Some((status, _, _)) = find(tx, key).await? {
-        return Ok(status);
-    }
     let status = if new.amount_cents > CARD_LIMIT_CENTS { "DECLINED" } else { "CHARGED" };
-    insert(tx, key, &new.order_id, status, new.amount_cents).await?;
+    // Written before it is looked at: of two that come at once, the second waits and then sees.
+    if !insert(tx, key, &new.order_id, status, new.amount_cents).await? {
+        return Ok(find(tx, key).await?.0);
+    }
     if status == "CHARGED" {
         enter(tx, &new.order_id, "CHARGE", new.amount_cents, now).await?;
     }
     Ok(status.to_owned())
 }
 
-async fn show(
-    State(store): State<SqliteStore>,
+async fn show<DB: ShopDb>(
+    State(store): State<Store<DB>>,
     Path(key): Path<String>,
 ) -> Result<Json<ChargeView>, Problem> {
-    let mut connection = store.reader().acquire().await.map_err(|error| trouble(&error))?;
-    let known = find(&mut connection, &key).await.map_err(|error| trouble(&error))?;
-    known.map(|(status, _, _)| Json(view(&key, status))).ok_or_else(|| {
+    let known = query("SELECT status FROM keys WHERE key = $1").bind(&key).first(&store).await;
+    let known: Option<(String,)> = known.map_err(|error| trouble(&error))?;
+    known.map(|(status,)| Json(view(&key, status))).ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "CHARGE_NOT_FOUND").detail("this key was never used")
     })
 }
 
-async fn refund(
-    State(store): State<SqliteStore>,
+async fn refund<DB: ShopDb>(
+    State(store): State<Store<DB>>,
     Path(key): Path<String>,
 ) -> Result<Json<RefundView>, Problem> {
     let mut tx = store.begin().await?;
@@ -125,71 +125,72 @@ async fn refund(
 }
 
 /// Gives back what was charged, and bars the key. Doing it again answers the same.
-async fn give_back(
-    tx: &mut SqliteConnection,
+async fn give_back<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     key: &str,
     now: WallTime,
 ) -> Result<i64, sqlx::Error> {
-    match find(tx, key).await? {
-        None => {
-            insert(tx, key, key, "VOIDED", 0).await?;
-            Ok(0)
-        }
-        Some((status, order_id, cents)) if status == "CHARGED" => {
-            sqlx::query("UPDATE keys SET status = 'VOIDED' WHERE key = ?")
-                .bind(key)
-                .execute(&mut *tx)
-                .await?;
+    if insert(tx, key, key, "VOIDED", 0).await? {
+        return Ok(0);
+    }
+    let (status, order_id, cents) = find(tx, key).await?;
+    match status.as_str() {
+        "CHARGED" => {
+            query("UPDATE keys SET status = 'VOIDED' WHERE key = $1").bind(key).run(tx).await?;
             enter(tx, &order_id, "REFUND", cents, now).await?;
             Ok(cents)
         }
         // Voided keys keep what they had been charged, so that a repeated refund says the same.
-        Some((status, _, cents)) => Ok(if status == "VOIDED" { cents } else { 0 }),
+        "VOIDED" => Ok(cents),
+        _ => Ok(0),
     }
 }
 
-async fn find(
-    connection: &mut SqliteConnection,
+/// What is known of a key that somebody has used.
+async fn find<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     key: &str,
-) -> Result<Option<(String, String, i64)>, sqlx::Error> {
-    sqlx::query_as("SELECT status, order_id, amount_cents FROM keys WHERE key = ?")
-        .bind(key)
-        .fetch_optional(connection)
-        .await
+) -> Result<(String, String, i64), sqlx::Error> {
+    let found = query("SELECT status, order_id, amount_cents FROM keys WHERE key = $1 :lock");
+    found.bind(key).first_in(tx).await?.ok_or(sqlx::Error::RowNotFound)
 }
 
-async fn insert(
-    tx: &mut SqliteConnection,
+/// Writes a new key. `false` when it has been used.
+async fn insert<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     key: &str,
     order_id: &str,
     status: &str,
     cents: i64,
-) -> Result<(), sqlx::Error> {
-    sqlx::query("INSERT INTO keys (key, order_id, status, amount_cents) VALUES (?, ?, ?, ?)")
-        .bind(key)
-        .bind(order_id)
-        .bind(status)
-        .bind(cents)
-        .execute(tx)
-        .await?;
-    Ok(())
+) -> Result<bool, sqlx::Error> {
+    let written = query(
+        "INSERT INTO keys (key, order_id, status, amount_cents) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (key) DO NOTHING",
+    )
+    .bind(key)
+    .bind(order_id)
+    .bind(status)
+    .bind(cents)
+    .run(tx)
+    .await?;
+    Ok(written == 1)
 }
 
-async fn enter(
-    tx: &mut SqliteConnection,
+async fn enter<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     kind: &str,
     cents: i64,
     now: WallTime,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("INSERT INTO ledger (order_id, kind, cents, at_ms) VALUES (?, ?, ?, ?)")
+    query("INSERT INTO ledger (order_id, kind, cents, at_ms) VALUES ($1, $2, $3, $4)")
         .bind(order_id)
         .bind(kind)
         .bind(cents)
         .bind(now.unix_millis())
-        .execute(tx)
-        .await?;
-    Ok(())
+        .run(tx)
+        .await
+        .map(drop)
 }
 
 fn view(key: &str, status: String) -> ChargeView {
@@ -211,6 +212,8 @@ fn key_of(headers: &HeaderMap) -> Result<String, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use mamparo::store::SqliteStore;
+
     use super::*;
 
     async fn fresh() -> SqliteStore {

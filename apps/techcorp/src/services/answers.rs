@@ -6,7 +6,7 @@ use mamparo::messaging::{Answer, MessagingError};
 use mamparo::store::StoreError;
 
 /// How long a message waits when the database is away.
-const DATABASE_AWAY: Duration = Duration::from_secs(1);
+pub(super) const DATABASE_AWAY: Duration = Duration::from_secs(1);
 
 /// Why a handler could not finish.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,9 @@ pub enum HandlerError {
     /// An event that can't be written as JSON.
     #[error(transparent)]
     Event(#[from] MessagingError),
+    /// Somebody else was first; whoever reads again sees what they did.
+    #[error("somebody else has written the same row just now")]
+    Raced,
     /// The broker.
     #[error("ask the broker")]
     Broker(#[source] MessagingError),
@@ -45,6 +48,7 @@ pub fn answer(error: &HandlerError) -> Answer {
             Some(source)
         }
         HandlerError::Event(_) => return Answer::Dead { reason },
+        HandlerError::Raced => return Answer::Defer { delay: Duration::ZERO },
         HandlerError::Store(_) | HandlerError::Broker(_) | HandlerError::Unknown { .. } => None,
     };
     if driver.is_some_and(is_away) {
@@ -52,6 +56,15 @@ pub fn answer(error: &HandlerError) -> Answer {
         return Answer::Defer { delay: DATABASE_AWAY };
     }
     Answer::RetryAfter { delay: None, reason }
+}
+
+/// Does this failure pass by itself: is the database away or busy, or was somebody else first?
+pub(super) fn passes(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        matches!(cause.downcast_ref(), Some(HandlerError::Raced))
+            || cause.downcast_ref().is_some_and(is_away)
+    })
 }
 
 /// Is the database away, or busy with somebody else?

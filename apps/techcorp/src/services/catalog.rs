@@ -2,6 +2,7 @@
 //! `Age` and `Cache-Status` how old that is and why.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,10 +16,11 @@ use mamparo::core::call::fallback::Windows;
 use mamparo::core::outcome::Health;
 use mamparo::http::server::{Json, Query};
 use mamparo::http::{Problem, caching};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 use serde::{Deserialize, Serialize};
 
 use super::answers::{chain, is_away};
+use crate::db::{ShopDb, query};
 
 /// The catalog's schema, safe to run again.
 pub const SCHEMA: &str = "
@@ -63,9 +65,9 @@ pub struct ProductList {
 }
 
 /// What the handlers need.
-#[derive(Debug, Clone)]
-pub struct Catalog {
-    store: SqliteStore,
+#[derive(Debug)]
+pub struct Catalog<DB: ShopDb> {
+    store: Store<DB>,
     cache: StaleCache<String, Product>,
     fallback: Fallback,
 }
@@ -86,12 +88,12 @@ impl Classify for Unread {
     }
 }
 
-impl Catalog {
+impl<DB: ShopDb> Catalog<DB> {
     /// A catalog with an empty cache.
     ///
     /// # Errors
     /// [`BuildError`], when the cache's limits can't be meant.
-    pub fn new(store: SqliteStore) -> Result<Self, BuildError> {
+    pub fn new(store: Store<DB>) -> Result<Self, BuildError> {
         let cache = StaleCache::builder(NAME).service(NAME).entries(CACHED_MAX);
         let cache = cache.windows(WINDOWS).build()?;
         Ok(Self { store, cache, fallback: Fallback::new(NAME, "database") })
@@ -99,16 +101,10 @@ impl Catalog {
 
     /// Reads products, and remembers them.
     async fn read(&self, ids: &[String]) -> Result<Vec<Product>, Unread> {
-        let wanted = serde_json::to_string(ids);
-        let wanted = wanted.map_err(|error| Unread(sqlx::Error::Encode(error.into())))?;
-        let rows: Vec<(String, String, i64)> = sqlx::query_as(
-            "SELECT id, name, price_cents FROM products
-             WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id",
-        )
-        .bind(wanted)
-        .fetch_all(self.store.reader())
-        .await
-        .map_err(Unread)?;
+        let wanted =
+            query("SELECT id, name, price_cents FROM products WHERE id IN (:listed) ORDER BY id");
+        let wanted = wanted.bind_list(ids).map_err(Unread)?;
+        let rows: Vec<(String, String, i64)> = wanted.all(&self.store).await.map_err(Unread)?;
         let mut products = Vec::with_capacity(rows.len());
         for (id, name, price_cents) in rows {
             let product = Product { id: id.clone(), name, price_cents };
@@ -135,8 +131,8 @@ impl Catalog {
 }
 
 /// The routes.
-pub fn router(catalog: Catalog) -> Router {
-    Router::new().route("/v1/products", get(list)).with_state(catalog)
+pub fn router<DB: ShopDb>(catalog: Catalog<DB>) -> Router {
+    Router::new().route("/v1/products", get(list::<DB>)).with_state(Arc::new(catalog))
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,8 +140,8 @@ struct Wanted {
     ids: String,
 }
 
-async fn list(
-    State(catalog): State<Catalog>,
+async fn list<DB: ShopDb>(
+    State(catalog): State<Arc<Catalog<DB>>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Response, Problem> {
     let ids: Vec<String> = wanted.ids.split(',').map(str::to_owned).collect();
@@ -183,17 +179,17 @@ fn answer(products: Vec<Product>, outcome: Outcome, age: Duration) -> Response {
 ///
 /// # Errors
 /// What the database said.
-pub async fn seed(store: &SqliteStore, products: &[Product]) -> Result<(), sqlx::Error> {
+pub async fn seed<DB: ShopDb>(store: &Store<DB>, products: &[Product]) -> Result<(), sqlx::Error> {
     let mut tx = store.begin().await.map_err(|error| sqlx::Error::Configuration(error.into()))?;
     for product in products {
-        sqlx::query(
-            "INSERT INTO products (id, name, price_cents) VALUES (?, ?, ?)
+        query(
+            "INSERT INTO products (id, name, price_cents) VALUES ($1, $2, $3)
              ON CONFLICT (id) DO NOTHING",
         )
         .bind(&product.id)
         .bind(&product.name)
         .bind(product.price_cents)
-        .execute(&mut *tx)
+        .run(&mut tx)
         .await?;
     }
     tx.commit().await
@@ -204,6 +200,7 @@ mod tests {
     use http::StatusCode;
     use http::header::AGE;
     use mamparo::http::caching::{CacheStatus, Forward};
+    use mamparo::store::SqliteStore;
 
     use super::*;
 
@@ -214,8 +211,8 @@ mod tests {
         let product = |id: &str| Product { id: id.into(), name: "Lamp".into(), price_cents: 1_999 };
         let lamps = [product("p-1"), product("p-3")];
         seed(&store, &lamps).await.unwrap();
-        let catalog = Catalog::new(store.clone()).unwrap();
-        let ask = |ids: &str| list(State(catalog.clone()), Query(Wanted { ids: ids.into() }));
+        let catalog = Arc::new(Catalog::new(store.clone()).unwrap());
+        let ask = |ids: &str| list(State(Arc::clone(&catalog)), Query(Wanted { ids: ids.into() }));
         let answer = ask("p-1,p-3").await.unwrap();
         assert_eq!((answer.status(), answer.headers().get(AGE)), (StatusCode::OK, None));
         let status = CacheStatus::read(answer.headers());

@@ -6,10 +6,11 @@ use axum::routing::get;
 use http::StatusCode;
 use mamparo::http::Problem;
 use mamparo::http::server::{Json, Path};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 use serde::{Deserialize, Serialize};
 
 use super::trouble;
+use crate::db::{ShopDb, query};
 
 /// The customers' schema, safe to run again.
 pub const SCHEMA: &str = "
@@ -29,20 +30,19 @@ pub struct Customer {
 }
 
 /// The routes.
-pub fn router(store: SqliteStore) -> Router {
-    Router::new().route("/v1/customers/{id}", get(show)).with_state(store)
+pub fn router<DB: ShopDb>(store: Store<DB>) -> Router {
+    Router::new().route("/v1/customers/{id}", get(show::<DB>)).with_state(store)
 }
 
-async fn show(
-    State(store): State<SqliteStore>,
+async fn show<DB: ShopDb>(
+    State(store): State<Store<DB>>,
     Path(id): Path<String>,
 ) -> Result<Json<Customer>, Problem> {
-    let row: Option<(String, String)> =
-        sqlx::query_as("SELECT id, name FROM customers WHERE id = ?")
-            .bind(&id)
-            .fetch_optional(store.reader())
-            .await
-            .map_err(|error| trouble(&error))?;
+    let row: Option<(String, String)> = query("SELECT id, name FROM customers WHERE id = $1")
+        .bind(&id)
+        .first(&store)
+        .await
+        .map_err(|error| trouble(&error))?;
     row.map(|(id, name)| Json(Customer { id, name })).ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "CUSTOMER_NOT_FOUND")
             .detail(format!("no customer {id:?}"))
@@ -53,13 +53,16 @@ async fn show(
 ///
 /// # Errors
 /// What the database said.
-pub async fn seed(store: &SqliteStore, customers: &[Customer]) -> Result<(), sqlx::Error> {
+pub async fn seed<DB: ShopDb>(
+    store: &Store<DB>,
+    customers: &[Customer],
+) -> Result<(), sqlx::Error> {
     let mut tx = store.begin().await.map_err(|error| sqlx::Error::Configuration(error.into()))?;
     for customer in customers {
-        sqlx::query("INSERT INTO customers (id, name) VALUES (?, ?) ON CONFLICT (id) DO NOTHING")
+        query("INSERT INTO customers (id, name) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING")
             .bind(&customer.id)
             .bind(&customer.name)
-            .execute(&mut *tx)
+            .run(&mut tx)
             .await?;
     }
     tx.commit().await

@@ -14,16 +14,16 @@ use mamparo::core::time::WallTime;
 use mamparo::http::Problem;
 use mamparo::messaging::event;
 use mamparo::store::{Transaction, outbox};
-use sqlx::Sqlite;
 
+use crate::db::ShopDb;
 use answers::HandlerError;
 
 /// Enqueues an event about an order in the transaction that causes it.
 ///
 /// # Errors
 /// What the database said.
-pub async fn emit(
-    tx: &mut Transaction<'_, Sqlite>,
+pub async fn emit<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     kind: &str,
     order_id: &str,
     payload: &impl serde::Serialize,
@@ -34,8 +34,13 @@ pub async fn emit(
     Ok(())
 }
 
-/// A failure of our own, as the caller sees it: logged with its causes, answered without them.
+/// A failure of our own, as the caller sees it: logged with its causes, answered without them. One
+/// that passes by itself (the database is away) is a 503 that says when to come back.
 pub fn trouble(error: &(dyn std::error::Error + 'static)) -> Problem {
+    if answers::passes(error) {
+        tracing::warn!(error = answers::chain(error), "refused to answer for now");
+        return Problem::unavailable(answers::DATABASE_AWAY);
+    }
     tracing::error!(error = answers::chain(error), "failed to answer");
     Problem::internal()
 }

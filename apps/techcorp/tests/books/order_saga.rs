@@ -194,7 +194,7 @@ async fn an_event_that_comes_twice_changes_nothing_but_the_history() {
 async fn who_read_an_older_version_moves_nothing() {
     let store = with_order(Pending).await;
     let mut tx = store.begin().await.unwrap();
-    let read = rows::find(&mut *tx, ID).await.unwrap().unwrap();
+    let read = rows::hold(&mut tx, ID).await.unwrap().unwrap();
     assert!(rows::advance(&mut tx, &read, Reserved, None, None, NOW).await.unwrap());
     assert!(!rows::advance(&mut tx, &read, Cancelled, None, None, NOW).await.unwrap(), "state");
     let stale = OrderRow { state: Reserved, ..read };
@@ -228,7 +228,7 @@ async fn an_order_that_moved_in_between_is_a_race_and_leaves_no_trace() {
         headers: Default::default(),
         body: br#"{"orderId": "o-1"}"#.to_vec(),
     };
-    let facts = saga.prepare(&message).await.unwrap();
+    let facts = Handler::<sqlx::Sqlite>::prepare(&saga, &message).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     let answer = saga.apply(&message, facts, &mut tx).await;
     assert!(

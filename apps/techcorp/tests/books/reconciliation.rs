@@ -133,7 +133,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-fn reconciler(store: &SqliteStore, url: &str) -> Reconciler {
+fn reconciler(store: &SqliteStore, url: &str) -> Reconciler<sqlx::Sqlite> {
     Reconciler { store: store.clone(), orders: client(url), plan: Reconciliation::default() }
 }
 

@@ -1,5 +1,6 @@
 //! Inventory's HTTP side: a reservation by hand, with the order's id as its idempotency key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,20 +10,21 @@ use http::StatusCode;
 use mamparo::call::clock;
 use mamparo::http::Problem;
 use mamparo::http::server::{Answer, Claimed, Idempotency, Json};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 use serde::Serialize;
 
 use super::rows::State as Stands;
 use super::saga;
+use crate::db::ShopDb;
 use crate::events::OrderCreated;
 use crate::services::orders::http::check_lines;
 use crate::services::trouble;
 
 /// What the handlers need.
-#[derive(Debug, Clone)]
-pub struct Inventory {
+#[derive(Debug)]
+pub struct Inventory<DB: ShopDb> {
     /// Inventory's own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// How long goods are held.
     pub expiry: Duration,
 }
@@ -37,14 +39,15 @@ struct ReservationView {
 }
 
 /// The routes.
-pub fn router(inventory: Inventory) -> Router {
+pub fn router<DB: ShopDb>(inventory: Inventory<DB>) -> Router {
     let guard = Idempotency::required(inventory.store.clone());
-    Router::new().route("/v1/reservations", guard.around(post(reserve))).with_state(inventory)
+    let route = guard.around(post(reserve::<DB>));
+    Router::new().route("/v1/reservations", route).with_state(Arc::new(inventory))
 }
 
 /// 201 with the reservation, or 409 `OUT_OF_STOCK`: an answer, not a failure. Both are kept.
-async fn reserve(
-    State(inventory): State<Inventory>,
+async fn reserve<DB: ShopDb>(
+    State(inventory): State<Arc<Inventory<DB>>>,
     claimed: Claimed,
     Json(order): Json<OrderCreated>,
 ) -> Result<Answer, Problem> {

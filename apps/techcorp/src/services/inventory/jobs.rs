@@ -8,10 +8,11 @@ use mamparo::core::saga::order::OrderState;
 use mamparo::core::saga::reconcile::{Evidence, Reconciliation, Verdict};
 use mamparo::core::time::WallTime;
 use mamparo::http::HttpClient;
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 
 use super::rows::{self, Reservation};
 use super::saga::{self, because};
+use crate::db::ShopDb;
 use crate::services::answers::{HandlerError, chain};
 use crate::services::orders::http::OrderList;
 
@@ -20,12 +21,12 @@ use crate::services::orders::http::OrderList;
 ///
 /// # Errors
 /// What the database said when the reservations were listed.
-pub async fn expire(store: &SqliteStore, batch: u32) -> Result<u32, HandlerError> {
+pub async fn expire<DB: ShopDb>(store: &Store<DB>, batch: u32) -> Result<u32, HandlerError> {
     let now = clock::wall();
     let mut cursor = (String::new(), WallTime::from_unix_millis(i64::MIN));
     let mut released = 0;
     loop {
-        let page = rows::expired(store.reader(), now, &cursor, batch).await?;
+        let page = rows::expired(store, now, &cursor, batch).await?;
         let Some(last) = page.last() else { return Ok(released) };
         cursor = last.clone();
         for (id, _) in page {
@@ -39,9 +40,13 @@ pub async fn expire(store: &SqliteStore, batch: u32) -> Result<u32, HandlerError
     }
 }
 
-async fn release(store: &SqliteStore, id: &str, reason: &str) -> Result<bool, HandlerError> {
+async fn release<DB: ShopDb>(
+    store: &Store<DB>,
+    id: &str,
+    reason: &str,
+) -> Result<bool, HandlerError> {
     let mut tx = store.begin().await?;
-    let Some(reservation) = rows::find(&mut *tx, id).await? else { return Ok(false) };
+    let Some(reservation) = rows::hold(&mut tx, id).await? else { return Ok(false) };
     let done = saga::release(&mut tx, &reservation, reason, clock::wall()).await?;
     store.commit(tx).await?;
     if done {
@@ -51,10 +56,10 @@ async fn release(store: &SqliteStore, id: &str, reason: &str) -> Result<bool, Ha
 }
 
 /// The net under the trapeze: compares old active reservations with what orders say.
-#[derive(Debug, Clone)]
-pub struct Reconciler {
+#[derive(Debug)]
+pub struct Reconciler<DB: ShopDb> {
     /// Inventory's own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// Who knows the orders.
     pub orders: HttpClient,
     /// How it decides.
@@ -72,7 +77,7 @@ pub struct Found {
     pub reported: u32,
 }
 
-impl Reconciler {
+impl<DB: ShopDb> Reconciler<DB> {
     /// One run over all active reservations that are old enough, page by page.
     ///
     /// # Errors
@@ -82,7 +87,7 @@ impl Reconciler {
         loop {
             let before = clock::wall().minus(self.plan.older_than);
             let batch = limits::BATCH_MAX;
-            let page = rows::active_before(self.store.reader(), before, &cursor, batch).await?;
+            let page = rows::active_before(&self.store, before, &cursor, batch).await?;
             let Some(last) = page.last() else { return Ok(found) };
             cursor.clone_from(&last.order_id);
             self.compare(&page, &mut found, &mut unknown).await?;

@@ -4,8 +4,9 @@
 //! `free + reserved = initial` holds for each product after every commit; the database checks it.
 
 use mamparo::core::time::WallTime;
-use sqlx::{Sqlite, SqliteConnection};
+use mamparo::store::{Store, Transaction};
 
+use crate::db::{ShopDb, query};
 use crate::events::Line;
 
 /// Inventory's schema, safe to run again.
@@ -89,9 +90,10 @@ pub struct Reservation {
     pub announced: bool,
 }
 
-type Tuple = (String, String, String, i64, String, i64, Option<i64>, bool);
+/// The columns of [`Reservation`], in their order.
+type Columns = (String, String, String, i64, String, i64, Option<i64>, i64);
 
-fn read(row: Tuple) -> Result<Reservation, sqlx::Error> {
+fn read(row: Columns) -> Result<Reservation, sqlx::Error> {
     let (order_id, customer_id, lines, total_cents, state, reserved, expires, announced) = row;
     Ok(Reservation {
         order_id,
@@ -102,55 +104,63 @@ fn read(row: Tuple) -> Result<Reservation, sqlx::Error> {
             .ok_or_else(|| sqlx::Error::Decode(format!("state {state:?}").into()))?,
         reserved: WallTime::from_unix_millis(reserved),
         expires: expires.map(WallTime::from_unix_millis),
-        announced,
+        announced: announced != 0,
     })
 }
 
 /// Puts `units` of a product on the shelf, if the product is new.
-pub async fn seed(
-    tx: &mut SqliteConnection,
+pub async fn seed<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     product_id: &str,
     units: i64,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO stock (product_id, initial, free, reserved) VALUES (?, ?, ?, 0)
+    query(
+        "INSERT INTO stock (product_id, initial, free, reserved) VALUES ($1, $2, $2, 0)
          ON CONFLICT (product_id) DO NOTHING",
     )
     .bind(product_id)
     .bind(units)
-    .bind(units)
-    .execute(tx)
-    .await?;
-    Ok(())
+    .run(tx)
+    .await
+    .map(drop)
 }
 
 /// The reservation of an order.
-pub async fn find<'c, E>(from: E, order_id: &str) -> Result<Option<Reservation>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let row: Option<Tuple> = sqlx::query_as(
+pub async fn find<DB: ShopDb>(
+    store: &Store<DB>,
+    order_id: &str,
+) -> Result<Option<Reservation>, sqlx::Error> {
+    let found = query(
         "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms,
-                announced FROM reservations WHERE order_id = ?",
-    )
-    .bind(order_id)
-    .fetch_optional(from)
-    .await?;
-    row.map(read).transpose()
+                announced FROM reservations WHERE order_id = $1",
+    );
+    found.bind(order_id).first(store).await?.map(read).transpose()
 }
 
-/// Writes a reservation that was not there.
-pub async fn insert(
-    tx: &mut SqliteConnection,
+/// The reservation of an order, which nobody else moves until `tx` ends.
+pub async fn hold<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    order_id: &str,
+) -> Result<Option<Reservation>, sqlx::Error> {
+    let found = query(
+        "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms,
+                announced FROM reservations WHERE order_id = $1 :lock",
+    );
+    found.bind(order_id).first_in(tx).await?.map(read).transpose()
+}
+
+/// Writes a reservation. `false` when somebody else has written one for this order meanwhile.
+pub async fn insert<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     reservation: &Reservation,
     reason: Option<&str>,
-) -> Result<(), sqlx::Error> {
+) -> Result<bool, sqlx::Error> {
     let lines =
         serde_json::to_string(&reservation.lines).map_err(|e| sqlx::Error::Encode(e.into()))?;
-    sqlx::query(
+    let written = query(
         "INSERT INTO reservations (order_id, customer_id, lines, total_cents, state, reserved_ms,
                                    expires_ms, reason, announced)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (order_id) DO NOTHING",
     )
     .bind(&reservation.order_id)
     .bind(&reservation.customer_id)
@@ -161,38 +171,46 @@ pub async fn insert(
     .bind(reservation.expires.map(WallTime::unix_millis))
     .bind(reason)
     .bind(reservation.announced)
-    .execute(tx)
+    .run(tx)
     .await?;
-    Ok(())
+    Ok(written == 1)
 }
 
 /// Notes that orders and payments are told of a reservation in this transaction.
-pub async fn announce(tx: &mut SqliteConnection, order_id: &str) -> Result<(), sqlx::Error> {
-    sqlx::query("UPDATE reservations SET announced = 1 WHERE order_id = ?")
+pub async fn announce<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    order_id: &str,
+) -> Result<(), sqlx::Error> {
+    query("UPDATE reservations SET announced = 1 WHERE order_id = $1")
         .bind(order_id)
-        .execute(tx)
-        .await?;
-    Ok(())
+        .run(tx)
+        .await
+        .map(drop)
+}
+
+/// The lines in the order of their products: two orders that want the same goods the other way
+/// round wait for each other in a row, and not in a circle.
+fn in_order(lines: &[Line]) -> Vec<&Line> {
+    let mut lines: Vec<&Line> = lines.iter().collect();
+    lines.sort_unstable_by(|one, other| one.product_id.cmp(&other.product_id));
+    lines
 }
 
 /// Takes all lines off the shelf, or none: the first product that is short comes back.
-pub async fn take(
-    tx: &mut SqliteConnection,
+pub async fn take<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     lines: &[Line],
 ) -> Result<Option<String>, sqlx::Error> {
+    let lines = in_order(lines);
     for (taken, line) in lines.iter().enumerate() {
-        let done = sqlx::query(
-            "UPDATE stock SET free = free - ?, reserved = reserved + ?
-             WHERE product_id = ? AND free >= ?",
-        )
-        .bind(line.quantity)
-        .bind(line.quantity)
-        .bind(&line.product_id)
-        .bind(line.quantity)
-        .execute(&mut *tx)
-        .await?;
-        if done.rows_affected() == 0 {
-            put_back(tx, &lines[..taken]).await?;
+        let done = query(
+            "UPDATE stock SET free = free - $1, reserved = reserved + $1
+             WHERE product_id = $2 AND free >= $1",
+        );
+        if done.bind(line.quantity).bind(&line.product_id).run(tx).await? == 0 {
+            for line in &lines[..taken] {
+                give(tx, line).await?;
+            }
             return Ok(Some(line.product_id.clone()));
         }
     }
@@ -200,87 +218,82 @@ pub async fn take(
 }
 
 /// Puts lines back on the shelf.
-pub async fn put_back(tx: &mut SqliteConnection, lines: &[Line]) -> Result<(), sqlx::Error> {
-    for line in lines {
-        sqlx::query(
-            "UPDATE stock SET free = free + ?, reserved = reserved - ? WHERE product_id = ?",
-        )
-        .bind(line.quantity)
-        .bind(line.quantity)
-        .bind(&line.product_id)
-        .execute(&mut *tx)
-        .await?;
+pub async fn put_back<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    lines: &[Line],
+) -> Result<(), sqlx::Error> {
+    for line in in_order(lines) {
+        give(tx, line).await?;
     }
     Ok(())
 }
 
+async fn give<DB: ShopDb>(tx: &mut Transaction<'_, DB>, line: &Line) -> Result<(), sqlx::Error> {
+    query("UPDATE stock SET free = free + $1, reserved = reserved - $1 WHERE product_id = $2")
+        .bind(line.quantity)
+        .bind(&line.product_id)
+        .run(tx)
+        .await
+        .map(drop)
+}
+
 /// Moves a reservation from `from` to `to`; only an active one keeps its expiry. `false` when it
 /// is no longer in `from`.
-pub async fn advance(
-    tx: &mut SqliteConnection,
+pub async fn advance<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     from: State,
     to: State,
     reason: &str,
 ) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query(
-        "UPDATE reservations SET state = ?, expires_ms = NULL, reason = ?
-         WHERE order_id = ? AND state = ?",
+    let moved = query(
+        "UPDATE reservations SET state = $1, expires_ms = NULL, reason = $2
+         WHERE order_id = $3 AND state = $4",
     )
     .bind(to.name())
     .bind(reason)
     .bind(order_id)
     .bind(from.name())
-    .execute(tx)
+    .run(tx)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(moved == 1)
 }
 
 /// Active reservations that have run out, the oldest first, after the one at `cursor`:
 /// (order id, expiry).
-pub async fn expired<'c, E>(
-    from: E,
+pub async fn expired<DB: ShopDb>(
+    store: &Store<DB>,
     now: WallTime,
     cursor: &(String, WallTime),
     max: u32,
-) -> Result<Vec<(String, WallTime)>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
+) -> Result<Vec<(String, WallTime)>, sqlx::Error> {
     let (order_id, expiry) = cursor;
-    let rows: Vec<(String, i64)> = sqlx::query_as(
+    let rows: Vec<(String, i64)> = query(
         "SELECT order_id, expires_ms FROM reservations
-         WHERE expires_ms <= ? AND (expires_ms, order_id) > (?, ?)
-         ORDER BY expires_ms, order_id LIMIT ?",
+         WHERE expires_ms <= $1 AND (expires_ms, order_id) > ($2, $3)
+         ORDER BY expires_ms, order_id LIMIT $4",
     )
     .bind(now.unix_millis())
     .bind(expiry.unix_millis())
     .bind(order_id)
     .bind(max)
-    .fetch_all(from)
+    .all(store)
     .await?;
     Ok(rows.into_iter().map(|(id, at)| (id, WallTime::from_unix_millis(at))).collect())
 }
 
 /// Active reservations made before `before`, the oldest first, after `cursor`.
-pub async fn active_before<'c, E>(
-    from: E,
+pub async fn active_before<DB: ShopDb>(
+    store: &Store<DB>,
     before: WallTime,
     cursor: &str,
     max: u32,
-) -> Result<Vec<Reservation>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let rows: Vec<Tuple> = sqlx::query_as(
+) -> Result<Vec<Reservation>, sqlx::Error> {
+    let found = query(
         "SELECT order_id, customer_id, lines, total_cents, state, reserved_ms, expires_ms,
-                announced FROM reservations WHERE state = 'ACTIVE' AND reserved_ms < ? AND order_id > ?
-         ORDER BY order_id LIMIT ?",
-    )
-    .bind(before.unix_millis())
-    .bind(cursor)
-    .bind(max)
-    .fetch_all(from)
-    .await?;
-    rows.into_iter().map(read).collect()
+                announced FROM reservations
+         WHERE state = 'ACTIVE' AND reserved_ms < $1 AND order_id > $2 ORDER BY order_id LIMIT $3",
+    );
+    let found = found.bind(before.unix_millis()).bind(cursor).bind(max);
+    found.all(store).await?.into_iter().map(read).collect()
 }

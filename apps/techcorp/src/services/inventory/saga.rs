@@ -6,9 +6,9 @@ use mamparo::call::clock;
 use mamparo::core::time::WallTime;
 use mamparo::messaging::{Answer, Handler, Message};
 use mamparo::store::Transaction;
-use sqlx::Sqlite;
 
 use super::rows::{self, Reservation, State};
+use crate::db::ShopDb;
 use crate::events::{
     OrderCancelled, OrderConfirmed, OrderCreated, StockRejected, StockReleased, StockReserved, kind,
 };
@@ -43,7 +43,7 @@ pub enum Said {
     Cancelled(OrderCancelled),
 }
 
-impl Handler<Sqlite> for StockSaga {
+impl<DB: ShopDb> Handler<DB> for StockSaga {
     type Facts = Said;
 
     async fn prepare(&self, message: &Message) -> Result<Said, Answer> {
@@ -57,12 +57,7 @@ impl Handler<Sqlite> for StockSaga {
         }
     }
 
-    async fn apply(
-        &self,
-        _message: &Message,
-        said: Said,
-        tx: &mut Transaction<'_, Sqlite>,
-    ) -> Answer {
+    async fn apply(&self, _message: &Message, said: Said, tx: &mut Transaction<'_, DB>) -> Answer {
         let now = clock::wall();
         let done = match said {
             Said::Created(order) => created(tx, &order, self.expiry, now).await,
@@ -83,13 +78,13 @@ impl Handler<Sqlite> for StockSaga {
 ///
 /// # Errors
 /// What the database said.
-pub async fn reserve(
-    tx: &mut Transaction<'_, Sqlite>,
+pub async fn reserve<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderCreated,
     expiry: Duration,
     now: WallTime,
 ) -> Result<Reservation, HandlerError> {
-    if let Some(known) = rows::find(&mut **tx, &order.order_id).await? {
+    if let Some(known) = rows::hold(tx, &order.order_id).await? {
         return Ok(known);
     }
     let short = rows::take(tx, &order.lines).await?;
@@ -108,13 +103,16 @@ pub async fn reserve(
         announced: false,
     };
     let reason = short.map(|product| format!("{product} is short"));
-    rows::insert(tx, &reservation, reason.as_deref()).await?;
-    Ok(reservation)
+    if rows::insert(tx, &reservation, reason.as_deref()).await? {
+        Ok(reservation)
+    } else {
+        Err(HandlerError::Raced)
+    }
 }
 
 /// An order came in: its goods are reserved, or not, and the others hear which, once.
-async fn created(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn created<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderCreated,
     expiry: Duration,
     now: WallTime,
@@ -154,8 +152,11 @@ async fn created(
 /// The order is paid: its goods are no longer held for a time but for good. Where the reservation
 /// ran out before the confirmation came (we were away, or the message was among the dead letters),
 /// they are taken again, as long as there are any.
-async fn sell(tx: &mut Transaction<'_, Sqlite>, order_id: &str) -> Result<(), HandlerError> {
-    let Some(reservation) = rows::find(&mut **tx, order_id).await? else {
+async fn sell<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    order_id: &str,
+) -> Result<(), HandlerError> {
+    let Some(reservation) = rows::hold(tx, order_id).await? else {
         tracing::error!(order = order_id, "a confirmed order has no reservation");
         return Ok(());
     };
@@ -179,12 +180,12 @@ async fn sell(tx: &mut Transaction<'_, Sqlite>, order_id: &str) -> Result<(), Ha
 }
 
 /// The order is cancelled: its goods are free, whether they were reserved before or would be later.
-async fn cancel(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn cancel<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderCancelled,
     now: WallTime,
 ) -> Result<(), HandlerError> {
-    match rows::find(&mut **tx, &order.order_id).await? {
+    match rows::hold(tx, &order.order_id).await? {
         Some(reservation) if reservation.state == State::Active => {
             release(tx, &reservation, because::CANCELLED, now).await.map(|_| ())
         }
@@ -200,7 +201,8 @@ async fn cancel(
                 expires: None,
                 announced: false,
             };
-            Ok(rows::insert(tx, &tombstone, Some(&order.reason)).await?)
+            let first = rows::insert(tx, &tombstone, Some(&order.reason)).await?;
+            if first { Ok(()) } else { Err(HandlerError::Raced) }
         }
     }
 }
@@ -209,8 +211,8 @@ async fn cancel(
 ///
 /// # Errors
 /// What the database said.
-pub async fn release(
-    tx: &mut Transaction<'_, Sqlite>,
+pub async fn release<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     reservation: &Reservation,
     reason: &str,
     now: WallTime,

@@ -14,6 +14,7 @@ use mamparo::messaging::{Answer, Handler, Message, event};
 use mamparo::service::{Role, Tasks};
 use mamparo::store::{SqliteStore, outbox};
 use serde_json::json;
+use sqlx::Sqlite;
 use tokio::net::TcpListener;
 
 use super::jobs::{self, Reconciler};
@@ -37,14 +38,14 @@ async fn tell(store: &SqliteStore, kind: &str, id: &str) {
                        "lines": [{ "productId": "p-1", "quantity": 3 }] });
     let message = Message::from_event(event(kind, id, &body).unwrap(), "events");
     let saga = StockSaga { expiry: Duration::ZERO };
-    let facts = saga.prepare(&message).await.unwrap();
+    let facts = Handler::<Sqlite>::prepare(&saga, &message).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     assert_eq!(saga.apply(&message, facts, &mut tx).await, Answer::Done);
     store.commit(tx).await.unwrap();
 }
 
 async fn state(store: &SqliteStore, id: &str) -> State {
-    rows::find(store.reader(), id).await.unwrap().unwrap().state
+    rows::find(store, id).await.unwrap().unwrap().state
 }
 
 /// (free, reserved)
@@ -135,7 +136,7 @@ async fn an_order_that_is_short_of_one_line_takes_none() {
     tell(&store, kind::ORDER_CREATED, "o-1").await;
     assert_eq!((state(&store, "o-1").await, shelf(&store).await), (State::Rejected, (2, 0)));
     assert_eq!(emitted(&store).await, [kind::STOCK_REJECTED]);
-    let found = rows::active_before(store.reader(), WallTime::from_unix_millis(i64::MAX), "", 9);
+    let found = rows::active_before(&store, WallTime::from_unix_millis(i64::MAX), "", 9);
     assert!(found.await.unwrap().is_empty());
 }
 

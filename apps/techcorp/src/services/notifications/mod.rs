@@ -7,10 +7,10 @@ use mamparo::call::clock;
 use mamparo::core::limits;
 use mamparo::http::HttpClient;
 use mamparo::messaging::{Answer, Handler, Message};
-use mamparo::store::{SqliteStore, Transaction};
-use sqlx::{Sqlite, SqliteConnection};
+use mamparo::store::{Store, Transaction};
 
 use super::answers::{HandlerError, answer, chain};
+use crate::db::{ShopDb, query};
 use crate::events::{OrderCancelled, OrderConfirmed, kind};
 use crate::outside::mail::Mail;
 
@@ -38,7 +38,7 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Mailroom;
 
-impl Handler<Sqlite> for Mailroom {
+impl<DB: ShopDb> Handler<DB> for Mailroom {
     type Facts = (String, Mail);
 
     async fn prepare(&self, message: &Message) -> Result<Self::Facts, Answer> {
@@ -66,7 +66,7 @@ impl Handler<Sqlite> for Mailroom {
         &self,
         _message: &Message,
         (key, mail): Self::Facts,
-        tx: &mut Transaction<'_, Sqlite>,
+        tx: &mut Transaction<'_, DB>,
     ) -> Answer {
         match queue(tx, &key, &mail).await {
             Ok(()) => Answer::Done,
@@ -77,43 +77,47 @@ impl Handler<Sqlite> for Mailroom {
 
 /// Queues a mail. An order that is cancelled twice (the second time to undo something that came
 /// late) is still one mail.
-async fn queue(tx: &mut SqliteConnection, key: &str, mail: &Mail) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO mails (key, to_whom, subject, due_ms) VALUES (?, ?, ?, ?)
+async fn queue<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    key: &str,
+    mail: &Mail,
+) -> Result<(), sqlx::Error> {
+    query(
+        "INSERT INTO mails (key, to_whom, subject, due_ms) VALUES ($1, $2, $3, $4)
          ON CONFLICT (key) DO NOTHING",
     )
     .bind(key)
     .bind(&mail.to)
     .bind(&mail.subject)
     .bind(clock::wall().unix_millis())
-    .execute(tx)
-    .await?;
-    Ok(())
+    .run(tx)
+    .await
+    .map(drop)
 }
 
 /// Hands queued mails over.
-#[derive(Debug, Clone)]
-pub struct Sender {
+#[derive(Debug)]
+pub struct Sender<DB: ShopDb> {
     /// The service's own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// The mail server.
     pub mail: HttpClient,
 }
 
-impl Sender {
+impl<DB: ShopDb> Sender<DB> {
     /// One round: the mails that are due, oldest first, until the server takes none. How many were
     /// sent. One that is refused for good steps aside, so that it holds up nobody else's.
     ///
     /// # Errors
     /// What the database said.
     pub async fn round(&self) -> Result<u32, HandlerError> {
-        let waiting: Vec<(String, String, String)> = sqlx::query_as(
-            "SELECT key, to_whom, subject FROM mails WHERE state = 'QUEUED' AND due_ms <= ?
-             ORDER BY due_ms LIMIT ?",
+        let waiting: Vec<(String, String, String)> = query(
+            "SELECT key, to_whom, subject FROM mails WHERE state = 'QUEUED' AND due_ms <= $1
+             ORDER BY due_ms LIMIT $2",
         )
         .bind(clock::wall().unix_millis())
         .bind(limits::BATCH_MAX)
-        .fetch_all(self.store.reader())
+        .all(&self.store)
         .await?;
         let (mut sent, end) = (0, clock::now().plus(ROUND));
         for (key, to, subject) in waiting {
@@ -143,12 +147,12 @@ impl Sender {
     async fn mark(&self, key: &str, state: &str) -> Result<(), HandlerError> {
         let now = clock::wall();
         let mut tx = self.store.begin().await?;
-        sqlx::query("UPDATE mails SET state = ?, sent_ms = ?, due_ms = ? WHERE key = ?")
+        query("UPDATE mails SET state = $1, sent_ms = $2, due_ms = $3 WHERE key = $4")
             .bind(state)
             .bind((state == "SENT").then(|| now.unix_millis()))
             .bind(now.plus(REFUSED_PAUSE).unix_millis())
             .bind(key)
-            .execute(&mut *tx)
+            .run(&mut tx)
             .await?;
         tx.commit().await?;
         Ok(())
@@ -164,6 +168,7 @@ mod tests {
     use mamparo::call::Dependency;
     use mamparo::http::serve;
     use mamparo::service::{Role, Tasks};
+    use mamparo::store::SqliteStore;
     use tokio::net::TcpListener;
 
     use super::*;

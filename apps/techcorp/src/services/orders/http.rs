@@ -1,6 +1,7 @@
 //! Orders' HTTP side: take an order, show one, list a customer's.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,11 +15,12 @@ use mamparo::core::saga::order::OrderState;
 use mamparo::http::problem::codes;
 use mamparo::http::server::{Answer, Claimed, Idempotency, Json, Path, Query};
 use mamparo::http::{HttpClient, HttpError, Problem};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{self, OrderRow};
 use super::saga::Deadlines;
+use crate::db::ShopDb;
 use crate::events::{Line, OrderCreated, kind};
 use crate::services::{emit, trouble};
 
@@ -35,10 +37,10 @@ const QUANTITY_MAX: u32 = 1_000;
 const PAGE: u32 = 50;
 
 /// What the handlers need.
-#[derive(Debug, Clone)]
-pub struct Orders {
+#[derive(Debug)]
+pub struct Orders<DB: ShopDb> {
     /// Orders' own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// Prices.
     pub catalog: HttpClient,
     /// Who may order.
@@ -113,16 +115,16 @@ impl From<OrderRow> for OrderView {
 }
 
 /// The routes.
-pub fn router(orders: Orders) -> Router {
+pub fn router<DB: ShopDb>(orders: Orders<DB>) -> Router {
     let guard = Idempotency::required(orders.store.clone()).lease(KEY_LEASE);
     Router::new()
-        .route("/v1/orders", guard.around(post(create)).merge(get(list)))
-        .route("/v1/orders/{id}", get(show))
-        .with_state(orders)
+        .route("/v1/orders", guard.around(post(create::<DB>)).merge(get(list::<DB>)))
+        .route("/v1/orders/{id}", get(show::<DB>))
+        .with_state(Arc::new(orders))
 }
 
-async fn create(
-    State(orders): State<Orders>,
+async fn create<DB: ShopDb>(
+    State(orders): State<Arc<Orders<DB>>>,
     claimed: Claimed,
     Json(new): Json<NewOrder>,
 ) -> Result<Answer, Problem> {
@@ -158,7 +160,7 @@ async fn create(
     Ok(answer)
 }
 
-impl Orders {
+impl<DB: ShopDb> Orders<DB> {
     /// Prices the order and checks its customer, both at once. Neither can degrade: without an
     /// answer there is no order.
     async fn price(&self, new: &NewOrder) -> Result<i64, Problem> {
@@ -247,11 +249,11 @@ pub fn check_lines(lines: &[Line]) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn show(
-    State(orders): State<Orders>,
+async fn show<DB: ShopDb>(
+    State(orders): State<Arc<Orders<DB>>>,
     Path(id): Path<String>,
 ) -> Result<Json<OrderView>, Problem> {
-    let row = rows::find(orders.store.reader(), &id).await.map_err(|error| trouble(&error))?;
+    let row = rows::find(&orders.store, &id).await.map_err(|error| trouble(&error))?;
     row.map(|row| Json(row.into())).ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, "ORDER_NOT_FOUND").detail(format!("no order {id:?}"))
     })
@@ -264,16 +266,16 @@ struct Wanted {
     ids: Option<String>,
 }
 
-async fn list(
-    State(orders): State<Orders>,
+async fn list<DB: ShopDb>(
+    State(orders): State<Arc<Orders<DB>>>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Json<OrderList>, Problem> {
-    let reader = orders.store.reader();
+    let store = &orders.store;
     let rows = match (wanted.customer_id, wanted.ids) {
-        (Some(customer), None) => rows::of_customer(reader, &customer, PAGE).await,
+        (Some(customer), None) => rows::of_customer(store, &customer, PAGE).await,
         (None, Some(ids)) => {
             let ids: Vec<String> = ids.split(',').map(str::to_owned).collect();
-            rows::find_all(reader, &ids).await
+            rows::find_all(store, &ids).await
         }
         (None, None) | (Some(_), Some(_)) => {
             return Err(Problem::validation("give either customerId or ids"));

@@ -5,9 +5,9 @@
 
 use mamparo::core::saga::order::OrderState;
 use mamparo::core::time::WallTime;
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, Sqlite, SqliteConnection};
+use mamparo::store::{Store, Transaction};
 
+use crate::db::{ShopDb, query};
 use crate::events::Line;
 
 /// Orders' schema, safe to run again.
@@ -60,33 +60,34 @@ pub struct OrderRow {
     pub created: WallTime,
 }
 
-const COLUMNS: &str = "id, customer_id, lines, total_cents, state, version, reason, created_ms";
+/// The columns of [`OrderRow`], in their order.
+type Columns = (String, String, String, i64, String, i64, Option<String>, i64);
 
-fn read(row: &SqliteRow) -> Result<OrderRow, sqlx::Error> {
+fn read(row: Columns) -> Result<OrderRow, sqlx::Error> {
     let decode = |what: String| sqlx::Error::Decode(what.into());
-    let (state, lines): (String, String) = (row.try_get("state")?, row.try_get("lines")?);
+    let (id, customer_id, lines, total_cents, state, version, reason, created) = row;
     Ok(OrderRow {
-        id: row.try_get("id")?,
-        customer_id: row.try_get("customer_id")?,
+        id,
+        customer_id,
         lines: serde_json::from_str(&lines).map_err(|error| decode(format!("lines: {error}")))?,
-        total_cents: row.try_get("total_cents")?,
+        total_cents,
         state: OrderState::from_name(&state).ok_or_else(|| decode(format!("state {state:?}")))?,
-        version: row.try_get("version")?,
-        reason: row.try_get("reason")?,
-        created: WallTime::from_unix_millis(row.try_get("created_ms")?),
+        version,
+        reason,
+        created: WallTime::from_unix_millis(created),
     })
 }
 
 /// Writes a new order in state PENDING.
-pub async fn insert(
-    tx: &mut SqliteConnection,
+pub async fn insert<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderRow,
     deadline: Option<WallTime>,
 ) -> Result<(), sqlx::Error> {
     let lines = serde_json::to_string(&order.lines).map_err(|e| sqlx::Error::Encode(e.into()))?;
-    sqlx::query(
+    query(
         "INSERT INTO orders (id, customer_id, lines, total_cents, state, version, deadline_ms,
-                             created_ms, updated_ms) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)",
+                             created_ms, updated_ms) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7)",
     )
     .bind(&order.id)
     .bind(&order.customer_id)
@@ -95,63 +96,73 @@ pub async fn insert(
     .bind(order.state.name())
     .bind(deadline.map(WallTime::unix_millis))
     .bind(order.created.unix_millis())
-    .bind(order.created.unix_millis())
-    .execute(&mut *tx)
+    .run(tx)
     .await?;
     remember(tx, &order.id, "created", order.state, "Created", order.created).await
 }
 
 /// The order with this id.
-pub async fn find<'c, E>(from: E, id: &str) -> Result<Option<OrderRow>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let query = format!("SELECT {COLUMNS} FROM orders WHERE id = ?");
-    let row = sqlx::query(sqlx::AssertSqlSafe(query)).bind(id).fetch_optional(from).await?;
-    row.as_ref().map(read).transpose()
+pub async fn find<DB: ShopDb>(
+    store: &Store<DB>,
+    id: &str,
+) -> Result<Option<OrderRow>, sqlx::Error> {
+    let found = query(
+        "SELECT id, customer_id, lines, total_cents, state, version, reason, created_ms
+         FROM orders WHERE id = $1",
+    );
+    found.bind(id).first(store).await?.map(read).transpose()
+}
+
+/// The order with this id, which nobody else moves until `tx` ends.
+pub async fn hold<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    id: &str,
+) -> Result<Option<OrderRow>, sqlx::Error> {
+    let found = query(
+        "SELECT id, customer_id, lines, total_cents, state, version, reason, created_ms
+         FROM orders WHERE id = $1 :lock",
+    );
+    found.bind(id).first_in(tx).await?.map(read).transpose()
 }
 
 /// The orders with these ids, as far as they exist.
-pub async fn find_all<'c, E>(from: E, ids: &[String]) -> Result<Vec<OrderRow>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let ids = serde_json::to_string(ids).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let query =
-        format!("SELECT {COLUMNS} FROM orders WHERE id IN (SELECT value FROM json_each(?))");
-    let rows = sqlx::query(sqlx::AssertSqlSafe(query)).bind(ids).fetch_all(from).await?;
-    rows.iter().map(read).collect()
+pub async fn find_all<DB: ShopDb>(
+    store: &Store<DB>,
+    ids: &[String],
+) -> Result<Vec<OrderRow>, sqlx::Error> {
+    let found = query(
+        "SELECT id, customer_id, lines, total_cents, state, version, reason, created_ms
+         FROM orders WHERE id IN (:listed)",
+    );
+    found.bind_list(ids)?.all(store).await?.into_iter().map(read).collect()
 }
 
 /// A customer's orders, newest first.
-pub async fn of_customer<'c, E>(
-    from: E,
+pub async fn of_customer<DB: ShopDb>(
+    store: &Store<DB>,
     customer_id: &str,
     max: u32,
-) -> Result<Vec<OrderRow>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let query = format!(
-        "SELECT {COLUMNS} FROM orders WHERE customer_id = ? ORDER BY created_ms DESC, id LIMIT ?"
+) -> Result<Vec<OrderRow>, sqlx::Error> {
+    let found = query(
+        "SELECT id, customer_id, lines, total_cents, state, version, reason, created_ms
+         FROM orders WHERE customer_id = $1 ORDER BY created_ms DESC, id LIMIT $2",
     );
-    let query = sqlx::query(sqlx::AssertSqlSafe(query)).bind(customer_id).bind(max);
-    query.fetch_all(from).await?.iter().map(read).collect()
+    found.bind(customer_id).bind(max).all(store).await?.into_iter().map(read).collect()
 }
 
 /// Moves an order from the state and version that were read. `false` when it has moved since.
-pub async fn advance(
-    tx: &mut SqliteConnection,
+pub async fn advance<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderRow,
     to: OrderState,
     reason: Option<&str>,
     deadline: Option<WallTime>,
     now: WallTime,
 ) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query(
-        "UPDATE orders SET state = ?, version = version + 1, reason = COALESCE(?, reason),
-                           deadline_ms = ?, updated_ms = ?
-         WHERE id = ? AND state = ? AND version = ?",
+    let moved = query(
+        "UPDATE orders SET state = $1, version = version + 1, reason = COALESCE($2, reason),
+                           deadline_ms = $3, updated_ms = $4
+         WHERE id = $5 AND state = $6 AND version = $7",
     )
     .bind(to.name())
     .bind(reason)
@@ -160,71 +171,69 @@ pub async fn advance(
     .bind(&order.id)
     .bind(order.state.name())
     .bind(order.version)
-    .execute(tx)
+    .run(tx)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(moved == 1)
 }
 
 /// Records that the goods are free, or the money is back.
-pub async fn note(
-    tx: &mut SqliteConnection,
+pub async fn note<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     id: &str,
     released: bool,
     refunded: bool,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("UPDATE orders SET released = released | ?, refunded = refunded | ? WHERE id = ?")
+    query("UPDATE orders SET released = released | $1, refunded = refunded | $2 WHERE id = $3")
         .bind(released)
         .bind(refunded)
         .bind(id)
-        .execute(tx)
-        .await?;
-    Ok(())
+        .run(tx)
+        .await
+        .map(drop)
 }
 
 /// One line of history for each event that was applied.
-pub async fn remember(
-    tx: &mut SqliteConnection,
+pub async fn remember<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     id: &str,
     event: &str,
     state: OrderState,
     did: &str,
     now: WallTime,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO order_history (order_id, event, state, did, at_ms) VALUES (?,?,?,?,?)",
+    query(
+        "INSERT INTO order_history (order_id, event, state, did, at_ms)
+         VALUES ($1, $2, $3, $4, $5)",
     )
     .bind(id)
     .bind(event)
     .bind(state.name())
     .bind(did)
     .bind(now.unix_millis())
-    .execute(tx)
-    .await?;
-    Ok(())
+    .run(tx)
+    .await
+    .map(drop)
 }
 
 /// Orders whose deadline is over, the longest overdue first, after the one at `cursor`:
 /// (id, deadline).
-pub async fn overdue<'c, E>(
-    from: E,
+pub async fn overdue<DB: ShopDb>(
+    store: &Store<DB>,
     now: WallTime,
     cursor: &(String, WallTime),
     max: u32,
-) -> Result<Vec<(String, WallTime)>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
+) -> Result<Vec<(String, WallTime)>, sqlx::Error> {
     let (id, deadline) = cursor;
-    let rows: Vec<(String, i64)> = sqlx::query_as(
+    let rows: Vec<(String, i64)> = query(
         "SELECT id, deadline_ms FROM orders
-         WHERE deadline_ms <= ? AND (deadline_ms, id) > (?, ?)
-         ORDER BY deadline_ms, id LIMIT ?",
+         WHERE deadline_ms <= $1 AND (deadline_ms, id) > ($2, $3)
+         ORDER BY deadline_ms, id LIMIT $4",
     )
     .bind(now.unix_millis())
     .bind(deadline.unix_millis())
     .bind(id)
     .bind(max)
-    .fetch_all(from)
+    .all(store)
     .await?;
     Ok(rows.into_iter().map(|(id, at)| (id, WallTime::from_unix_millis(at))).collect())
 }

@@ -10,9 +10,9 @@ use mamparo::core::time::WallTime;
 use mamparo::messaging::{Answer, Handler, Message};
 use mamparo::store::Transaction;
 use serde::Deserialize;
-use sqlx::Sqlite;
 
 use super::rows::{self, OrderRow};
+use crate::db::ShopDb;
 use crate::events::{OrderCancelled, OrderConfirmed, kind};
 use crate::services::answers::{HandlerError, answer};
 use crate::services::emit;
@@ -56,8 +56,8 @@ pub enum Applied {
 ///
 /// # Errors
 /// What the database said, or that there is no such order.
-pub async fn apply(
-    tx: &mut Transaction<'_, Sqlite>,
+pub async fn apply<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     event: OrderEvent,
     deadlines: &Deadlines,
@@ -68,7 +68,7 @@ pub async fn apply(
         what: "order",
         id: order_id.to_owned(),
     };
-    let order = rows::find(&mut **tx, order_id).await?.ok_or_else(unknown)?;
+    let order = rows::hold(tx, order_id).await?.ok_or_else(unknown)?;
     // The table is total (a test proves it), so a missing rule reads like a missing order.
     let rule = ORDER.react(order.state, event).ok_or_else(unknown)?;
     let (to, reason) = (rule.row.to, reason_of(rule.then));
@@ -85,8 +85,8 @@ pub async fn apply(
 }
 
 /// What the rule asks for beside the transition.
-async fn act(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn act<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderRow,
     then: Then,
     event: OrderEvent,
@@ -128,8 +128,8 @@ async fn act(
     }
 }
 
-async fn emit_cancelled(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn emit_cancelled<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &OrderRow,
     reason: &str,
     now: WallTime,
@@ -169,7 +169,7 @@ struct AboutOrder {
     order_id: String,
 }
 
-impl Handler<Sqlite> for OrderSaga {
+impl<DB: ShopDb> Handler<DB> for OrderSaga {
     type Facts = (String, OrderEvent);
 
     async fn prepare(&self, message: &Message) -> Result<Self::Facts, Answer> {
@@ -184,7 +184,7 @@ impl Handler<Sqlite> for OrderSaga {
         &self,
         _message: &Message,
         (order_id, event): Self::Facts,
-        tx: &mut Transaction<'_, Sqlite>,
+        tx: &mut Transaction<'_, DB>,
     ) -> Answer {
         match apply(tx, &order_id, event, &self.deadlines, clock::wall()).await {
             Ok(Applied::By(_)) => Answer::Done,

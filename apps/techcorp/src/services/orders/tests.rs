@@ -52,7 +52,7 @@ async fn tell(store: &SqliteStore, id: &str, event: OrderEvent, at: WallTime) ->
 }
 
 async fn find(store: &SqliteStore, id: &str) -> OrderRow {
-    rows::find(store.reader(), id).await.unwrap().unwrap()
+    rows::find(store, id).await.unwrap().unwrap()
 }
 
 async fn deadline(store: &SqliteStore, id: &str) -> Option<i64> {
@@ -65,7 +65,7 @@ async fn emitted(store: &SqliteStore) -> Vec<String> {
     events.into_iter().map(|listed| listed.event.kind).collect()
 }
 
-async fn watch(store: &SqliteStore) -> OrderWatch {
+async fn watch(store: &SqliteStore) -> OrderWatch<sqlx::Sqlite> {
     let broker = EmbeddedBroker::open("sqlite::memory:").await.unwrap();
     broker.declare(&QueuePolicy::new("orders.saga", "team-orders")).await.unwrap();
     let (store, watchdog) = (store.clone(), Watchdog::default());

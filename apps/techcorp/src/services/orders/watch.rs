@@ -9,17 +9,18 @@ use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
 use mamparo::core::time::WallTime;
 use mamparo::messaging::broker::Filter;
 use mamparo::messaging::{Broker, EmbeddedBroker};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
 
 use super::rows;
 use super::saga::{self, Applied, Deadlines};
+use crate::db::ShopDb;
 use crate::services::answers::HandlerError;
 
 /// Watches over the orders of one database.
-#[derive(Debug, Clone)]
-pub struct OrderWatch {
+#[derive(Debug)]
+pub struct OrderWatch<DB: ShopDb> {
     /// Orders' own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// How it works.
     pub watchdog: Watchdog,
     /// Limits of the states.
@@ -33,7 +34,7 @@ const QUEUE: &str = "orders.saga";
 /// Most dead letters that are looked at, the oldest first.
 const LETTERS_MAX: u32 = 1_000;
 
-impl OrderWatch {
+impl<DB: ShopDb> OrderWatch<DB> {
     /// One cycle: how many orders it moved. Each order has a transaction of its own, and one that
     /// can't be moved is passed over, so that no number of them holds back the rest.
     ///
@@ -45,7 +46,7 @@ impl OrderWatch {
         let failed = self.failed().await?;
         let mut moved = 0;
         loop {
-            let due = rows::overdue(self.store.reader(), now, &cursor, batch).await?;
+            let due = rows::overdue(&self.store, now, &cursor, batch).await?;
             let Some(last) = due.last() else { return Ok(moved) };
             cursor = last.clone();
             for (id, deadline) in due {

@@ -1,7 +1,9 @@
 //! Payments' own table: one row for each order, written before the PSP is called.
 
 use mamparo::core::time::WallTime;
-use sqlx::{Sqlite, SqliteConnection};
+use mamparo::store::{Store, Transaction};
+
+use crate::db::{ShopDb, query};
 
 /// Payments' schema, safe to run again.
 pub const SCHEMA: &str = "
@@ -66,62 +68,74 @@ pub struct Charge {
 }
 
 /// Writes a row if there is none. `true` when it is new.
-pub async fn start(
-    tx: &mut SqliteConnection,
+pub async fn start<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     state: State,
     amount_cents: i64,
     now: WallTime,
 ) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query(
+    let written = query(
         "INSERT INTO charges (order_id, state, amount_cents, started_ms, updated_ms)
-         VALUES (?, ?, ?, ?, ?) ON CONFLICT (order_id) DO NOTHING",
+         VALUES ($1, $2, $3, $4, $4) ON CONFLICT (order_id) DO NOTHING",
     )
     .bind(order_id)
     .bind(state.name())
     .bind(amount_cents)
     .bind(now.unix_millis())
-    .bind(now.unix_millis())
-    .execute(tx)
+    .run(tx)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(written == 1)
 }
 
-/// The charge of an order.
-pub async fn find<'c, E>(from: E, order_id: &str) -> Result<Option<Charge>, sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    let row: Option<(String, i64, Option<String>)> =
-        sqlx::query_as("SELECT state, amount_cents, charge_id FROM charges WHERE order_id = ?")
-            .bind(order_id)
-            .fetch_optional(from)
-            .await?;
-    let Some((state, amount_cents, charge_id)) = row else { return Ok(None) };
+/// The columns of [`Charge`], in their order.
+type Columns = (String, String, i64, Option<String>);
+
+fn read(row: Columns) -> Result<Charge, sqlx::Error> {
+    let (order_id, state, amount_cents, charge_id) = row;
     let state = State::ALL
         .into_iter()
         .find(|known| known.name() == state)
         .ok_or_else(|| sqlx::Error::Decode(format!("state {state:?}").into()))?;
-    Ok(Some(Charge { order_id: order_id.to_owned(), state, amount_cents, charge_id }))
+    Ok(Charge { order_id, state, amount_cents, charge_id })
+}
+
+/// The charge of an order.
+pub async fn find<DB: ShopDb>(
+    store: &Store<DB>,
+    order_id: &str,
+) -> Result<Option<Charge>, sqlx::Error> {
+    let found =
+        query("SELECT order_id, state, amount_cents, charge_id FROM charges WHERE order_id = $1");
+    found.bind(order_id).first(store).await?.map(read).transpose()
+}
+
+/// The charge of an order, which nobody else moves until `tx` ends.
+pub async fn hold<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
+    order_id: &str,
+) -> Result<Option<Charge>, sqlx::Error> {
+    let found = query(
+        "SELECT order_id, state, amount_cents, charge_id FROM charges WHERE order_id = $1 :lock",
+    );
+    found.bind(order_id).first_in(tx).await?.map(read).transpose()
 }
 
 /// Refunds that have been due since before `before`: how many, and how many cents at most.
-pub async fn refunds_due<'c, E>(from: E, before: WallTime) -> Result<(i64, i64), sqlx::Error>
-where
-    E: sqlx::Executor<'c, Database = Sqlite>,
-{
-    sqlx::query_as(
-        "SELECT COUNT(*), COALESCE(SUM(amount_cents), 0) FROM charges
-         WHERE state = 'REFUND_DUE' AND updated_ms < ?",
-    )
-    .bind(before.unix_millis())
-    .fetch_one(from)
-    .await
+pub async fn refunds_due<DB: ShopDb>(
+    store: &Store<DB>,
+    before: WallTime,
+) -> Result<(i64, i64), sqlx::Error> {
+    let due = query(
+        "SELECT COUNT(*), CAST(COALESCE(SUM(amount_cents), 0) AS BIGINT) FROM charges
+         WHERE state = 'REFUND_DUE' AND updated_ms < $1",
+    );
+    Ok(due.bind(before.unix_millis()).first(store).await?.unwrap_or_default())
 }
 
 /// Moves a charge from `from` to `to`. `false` when it is no longer in `from`.
-pub async fn advance(
-    tx: &mut SqliteConnection,
+pub async fn advance<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     from: State,
     to: State,
@@ -129,10 +143,10 @@ pub async fn advance(
     reason: Option<&str>,
     now: WallTime,
 ) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query(
-        "UPDATE charges SET state = ?, charge_id = COALESCE(?, charge_id),
-                            reason = COALESCE(?, reason), updated_ms = ?
-         WHERE order_id = ? AND state = ?",
+    let moved = query(
+        "UPDATE charges SET state = $1, charge_id = COALESCE($2, charge_id),
+                            reason = COALESCE($3, reason), updated_ms = $4
+         WHERE order_id = $5 AND state = $6",
     )
     .bind(to.name())
     .bind(charge_id)
@@ -140,7 +154,7 @@ pub async fn advance(
     .bind(now.unix_millis())
     .bind(order_id)
     .bind(from.name())
-    .execute(tx)
+    .run(tx)
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(moved == 1)
 }

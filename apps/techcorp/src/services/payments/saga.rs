@@ -9,12 +9,12 @@ use std::time::Duration;
 use mamparo::call::clock;
 use mamparo::core::time::WallTime;
 use mamparo::messaging::{Answer, Handler, Message};
-use mamparo::store::{SqliteStore, Transaction};
-use sqlx::Sqlite;
+use mamparo::store::{Store, Transaction};
 
 use super::decide::{AtPsp, Next, Resumed, cancel, next, resume};
 use super::psp::Psp;
 use super::rows::{self, State};
+use crate::db::ShopDb;
 use crate::events::{
     OrderCancelled, PaymentConfirmed, PaymentRefundDue, PaymentRefunded, PaymentRejected,
     StockReserved, kind,
@@ -30,9 +30,9 @@ const WATCH_EVERY: Duration = Duration::from_secs(60);
 
 /// Handles what inventory and orders say, and payments' own refunds.
 #[derive(Debug)]
-pub struct PaymentSaga {
+pub struct PaymentSaga<DB: ShopDb> {
     /// Payments' own database.
-    pub store: SqliteStore,
+    pub store: Store<DB>,
     /// The PSP.
     pub psp: Psp,
 }
@@ -52,7 +52,7 @@ pub enum Facts {
     Settled,
 }
 
-impl Handler<Sqlite> for PaymentSaga {
+impl<DB: ShopDb> Handler<DB> for PaymentSaga<DB> {
     type Facts = Facts;
 
     async fn prepare(&self, message: &Message) -> Result<Facts, Answer> {
@@ -70,7 +70,7 @@ impl Handler<Sqlite> for PaymentSaga {
         &self,
         _message: &Message,
         facts: Facts,
-        tx: &mut Transaction<'_, Sqlite>,
+        tx: &mut Transaction<'_, DB>,
     ) -> Answer {
         let now = clock::wall();
         let done = match facts {
@@ -87,7 +87,7 @@ impl Handler<Sqlite> for PaymentSaga {
     }
 }
 
-impl PaymentSaga {
+impl<DB: ShopDb> PaymentSaga<DB> {
     async fn prepare_charge(&self, order: StockReserved) -> Result<Facts, Answer> {
         let now = clock::wall();
         let (state, new) = self.start(&order, now).await.map_err(|error| answer(&error))?;
@@ -122,13 +122,13 @@ impl PaymentSaga {
         let mut tx = self.store.begin().await?;
         let id = &order.order_id;
         let new = rows::start(&mut tx, id, State::Started, order.total_cents, now).await?;
-        let charge = rows::find(&mut *tx, id).await?;
+        let charge = rows::hold(&mut tx, id).await?;
         tx.commit().await?;
         Ok((charge.map_or(State::Started, |charge| charge.state), new))
     }
 
     async fn prepare_refund(&self, due: PaymentRefundDue) -> Result<Facts, Answer> {
-        let charge = rows::find(self.store.reader(), &due.order_id).await;
+        let charge = rows::find(&self.store, &due.order_id).await;
         let charge = charge.map_err(|error| answer(&error.into()))?;
         if charge.is_none_or(|charge| charge.state != State::RefundDue) {
             return Ok(Facts::Settled);
@@ -143,9 +143,9 @@ impl PaymentSaga {
 ///
 /// # Errors
 /// What the database said.
-pub async fn watch_refunds(store: &SqliteStore) -> Result<Duration, HandlerError> {
+pub async fn watch_refunds<DB: ShopDb>(store: &Store<DB>) -> Result<Duration, HandlerError> {
     let before = clock::wall().minus(REFUND_OVERDUE);
-    let (refunds, cents) = rows::refunds_due(store.reader(), before).await?;
+    let (refunds, cents) = rows::refunds_due(store, before).await?;
     if refunds > 0 {
         tracing::error!(refunds, cents, "customers wait for their money");
     }
@@ -153,8 +153,8 @@ pub async fn watch_refunds(store: &SqliteStore) -> Result<Duration, HandlerError
 }
 
 /// Books what the PSP did, and tells the others.
-async fn settle(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn settle<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &StockReserved,
     outcome: AtPsp,
     now: WallTime,
@@ -180,8 +180,8 @@ async fn settle(
     }
 }
 
-async fn reject(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn reject<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order: &StockReserved,
     reason: &str,
     now: WallTime,
@@ -194,17 +194,18 @@ async fn reject(
     Ok(())
 }
 
-async fn cancelled(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn cancelled<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     now: WallTime,
 ) -> Result<(), HandlerError> {
-    let state = rows::find(&mut **tx, order_id).await?.map(|charge| charge.state);
+    let state = rows::hold(tx, order_id).await?.map(|charge| charge.state);
     match (state, cancel(state)) {
         (_, None) => Ok(()),
         (None, Some(to)) => {
-            rows::start(tx, order_id, to, 0, now).await?;
-            Ok(())
+            // A charge that began just now must hear of it: read again.
+            let first = rows::start(tx, order_id, to, 0, now).await?;
+            if first { Ok(()) } else { Err(HandlerError::Raced) }
         }
         (Some(from), Some(to)) => {
             rows::advance(tx, order_id, from, to, None, Some("ORDER_CANCELLED"), now).await?;
@@ -214,8 +215,8 @@ async fn cancelled(
 }
 
 /// The refund is a message to ourselves, in the transaction that makes it due.
-async fn refund_later(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn refund_later<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     now: WallTime,
 ) -> Result<(), HandlerError> {
@@ -223,8 +224,8 @@ async fn refund_later(
     emit(tx, kind::PAYMENT_REFUND_DUE, order_id, &payload, now).await
 }
 
-async fn refunded(
-    tx: &mut Transaction<'_, Sqlite>,
+async fn refunded<DB: ShopDb>(
+    tx: &mut Transaction<'_, DB>,
     order_id: &str,
     cents: i64,
     now: WallTime,

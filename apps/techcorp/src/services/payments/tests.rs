@@ -50,7 +50,7 @@ async fn moody(State(mood): State<Shared>, request: Request, next: Next) -> Resp
 }
 
 struct Till {
-    saga: PaymentSaga,
+    saga: PaymentSaga<sqlx::Sqlite>,
     books: SqliteStore,
     mood: Shared,
     _tasks: Tasks,
@@ -124,7 +124,7 @@ impl Till {
     }
 
     async fn state(&self) -> Option<Stands> {
-        rows::find(self.saga.store.reader(), "o-1").await.unwrap().map(|charge| charge.state)
+        rows::find(&self.saga.store, "o-1").await.unwrap().map(|charge| charge.state)
     }
 
     async fn emitted(&self, kind: &str) -> usize {
@@ -198,12 +198,12 @@ async fn lesson_w12_money_that_should_be_back_is_not_invisible() {
     let store = &till.saga.store;
     let (now, later) = (clock::wall(), clock::wall().plus(Duration::from_secs(1)));
     assert_eq!(
-        rows::refunds_due(store.reader(), now.minus(Duration::from_secs(600))).await.unwrap(),
+        rows::refunds_due(store, now.minus(Duration::from_secs(600))).await.unwrap(),
         (0, 0)
     );
-    assert_eq!(rows::refunds_due(store.reader(), later).await.unwrap(), (1, 500));
+    assert_eq!(rows::refunds_due(store, later).await.unwrap(), (1, 500));
     till.deliver(&refund_due()).await;
-    assert_eq!(rows::refunds_due(store.reader(), later).await.unwrap(), (0, 0));
+    assert_eq!(rows::refunds_due(store, later).await.unwrap(), (0, 0));
 }
 
 /// When the cancellation is handled, in relation to the charge.
