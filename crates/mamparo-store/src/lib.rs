@@ -42,6 +42,7 @@
 //! | `mamparo_outbox` | an event that leaves, or has left | `seq` (order of commits), `id`, `kind`, `key`, `enqueued_at`, `due_at`, `tries`, `owner`, `lease_until`, `confirmed_at` (NULL: pending), `head` (1: no pending row of its key before it), `error` (the last one), `headers`, `body` |
 //! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
 //! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `owner` (an opening of the store), `started_at`, `alive_until` (dead after that, unless renewed) |
+//! | `mamparo_parked` | a message that waits for another attempt | `seq` (order within its key), `consumer`, `id`, `key`, `head` (1: first of its key, the only one that is handed out), `visible_at` (due, or end of the lease), `epoch`, `losses`, `owner`, `attempts`, `since`, `kind`, `exchange`, `routing_key`, `history` (array of failures), `headers`, `body` |
 //! | `mamparo_idempotency` | a key of a caller | `caller`, `key`, `fingerprint`, `epoch`, `phase` (`running`, `released`, `completed`), `lease_until`, `keep_until`, `completed_at`, `status`, `headers` (array of pairs), `body` |
 //! | `mamparo_failed` | a message that a consumer gave up | `seq` (order of first failures), `consumer`, `id`, `kind`, `exchange`, `routing_key`, `key`, `status` (`failed`, `replayed`, `discarded`, `archived`), `reason`, `error`, `error_group`, `attempts`, `failures` (how often it was given up), `replays`, `first_failure`, `last_failure`, `host`, `version`, `edited_to`, `actor`, `action_reason`, `acted_at`, `owner`, `lease_until`, `headers`, `body` |
 //! | `mamparo_failed_log` | what happened to such a message | `consumer`, `id`, `at`, `what`, `who`, `why` |
@@ -63,6 +64,7 @@ pub mod idempotency;
 pub mod inbox;
 pub mod options;
 pub mod outbox;
+pub mod parked;
 mod postgres;
 pub mod queue;
 mod sqlite;

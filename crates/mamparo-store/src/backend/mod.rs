@@ -6,6 +6,7 @@ pub(crate) mod failed_rows;
 mod inbox;
 mod keys;
 mod outbox;
+mod parked;
 mod queues;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ pub use failed::FailedRows;
 pub use inbox::InboxRows;
 pub use keys::KeyRows;
 pub use outbox::OutboxRows;
+pub use parked::ParkedRows;
 pub use queues::QueueRows;
 
 /// Keeps the traits closed: their methods take what one operation needs, and change with it.
@@ -62,7 +64,7 @@ impl<DB: sqlx::Database> Clone for Lane<DB> {
 ///
 /// Methods that take several statements must be called in a transaction; their callers in this
 /// crate do that.
-pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows {
+pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows + ParkedRows {
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
 

@@ -5,6 +5,7 @@ mod failed;
 mod idempotency;
 mod inbox;
 mod outbox;
+mod parked;
 mod schema;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@ mod failed;
 mod idempotency;
 mod inbox;
 mod outbox;
+mod parked;
 #[cfg(test)]
 mod plans;
 mod queue;

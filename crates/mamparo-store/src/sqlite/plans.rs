@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{outbox, queue};
+use super::{outbox, parked, queue};
 use crate::SqliteStore;
 
 async fn plan(sql: &str) -> String {
@@ -30,6 +30,18 @@ async fn a_consumer_reads_its_queue_from_the_front() {
         let plan = plan(sql).await;
         assert!(plan.contains("SEARCH mamparo_messages USING INDEX"), "{plan}");
         assert!(plan.contains("(queue=?)"), "{plan}");
+        assert!(!plan.contains("SCAN mamparo") && !plan.contains("TEMP B-TREE"), "{plan}");
+    }
+}
+
+/// However much waits behind keys that stay parked: only the first row of each is looked at.
+#[tokio::test]
+async fn a_consumer_reads_only_the_first_parked_row_of_each_key() {
+    for sql in [parked::CLAIM, parked::NEXT, parked::IS_PARKED] {
+        let plan = plan(sql).await;
+        let (due, key) =
+            ("INDEX mamparo_parked_due (consumer=?", "INDEX mamparo_parked_key (consumer=?");
+        assert!(plan.contains(due) || plan.contains(key), "{plan}");
         assert!(!plan.contains("SCAN mamparo") && !plan.contains("TEMP B-TREE"), "{plan}");
     }
 }

@@ -1,0 +1,348 @@
+//! Messages that wait for another attempt in the service's own database.
+//!
+//! The row commits before the broker is told that the message is done, so nothing is lost between
+//! the two; a crash in between brings the message again, and its id finds the row. Delays are
+//! exact, by the database's clock, and never early. A row goes in the transaction of the handler
+//! that was done with it.
+//!
+//! While a message waits, later ones of its key wait behind it: only the first row of a key is ever
+//! handed out. An empty key asks for no order.
+
+use std::time::Duration;
+
+use mamparo_core::time::WallTime;
+
+use crate::inbox::Seen;
+use crate::queue::QueueMessage;
+use crate::{Backend, Now, Store, StoreError, Transaction};
+
+/// How long a row waits, and how often it has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Not to be handed out before.
+    pub due: WallTime,
+    /// Attempts that have ended without success.
+    pub attempts: u32,
+    /// Now.
+    pub now: WallTime,
+}
+
+/// One failed attempt, kept with the row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong.
+    pub error: String,
+    /// Where.
+    pub host: String,
+    /// In which version of the program.
+    pub version: String,
+}
+
+impl Failure {
+    /// The entry of a row's history.
+    pub(crate) fn to_json(&self, wait: &Wait) -> serde_json::Value {
+        serde_json::json!({
+            "at": wait.now.to_string(),
+            "attempt": wait.attempts,
+            "error": self.error,
+            "host": self.host,
+            "version": self.version,
+        })
+    }
+}
+
+/// A message on its way into the inbox.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Whose inbox.
+    pub consumer: &'a str,
+    /// The message.
+    pub message_id: &'a str,
+    /// Its type.
+    pub kind: &'a str,
+    /// Its key, not empty.
+    pub key: &'a str,
+}
+
+/// A row handed out under a lease.
+#[derive(Debug, Clone)]
+pub struct Claimed {
+    /// The row.
+    pub row: i64,
+    /// Grows with each hand-out; a report of an older one changes nothing.
+    pub epoch: i64,
+    /// An earlier hand-out ran out: its process may have died of it.
+    pub suspect: bool,
+    /// The message, with the headers that tell its attempts.
+    pub message: QueueMessage,
+}
+
+/// A waiting message as shown to people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParkedRow {
+    /// The row; rows of one key are handed out in this order.
+    pub row: i64,
+    /// The first of its key: it goes next. Others wait for it.
+    pub first: bool,
+    /// When it may be handed out, or, while it is in hand, when its lease ends.
+    pub due: WallTime,
+    /// Since when it waits.
+    pub since: WallTime,
+    /// Attempts that have ended without success.
+    pub attempts: u32,
+    /// It is in a consumer's hand.
+    pub in_hand: bool,
+    /// Its failures as a JSON array: `at`, `attempt`, `error`, `host`, `version`.
+    pub history: String,
+    /// The message.
+    pub message: QueueMessage,
+}
+
+/// What became of a message that was to wait behind its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// It waits.
+    Waits,
+    /// Nothing of its key waits any more: it may be handled.
+    Free,
+}
+
+const PARK: &str = "park a message";
+const LOOK: &str = "look for parked messages";
+
+/// Writes the row of a message that failed; `false` when the message waits already. Acknowledge the
+/// original after the commit, in both cases.
+///
+/// # Errors
+/// What the database said.
+pub async fn park<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    message: &QueueMessage,
+    wait: &Wait,
+    failure: &Failure,
+) -> Result<bool, StoreError> {
+    lock::<DB>(tx, consumer, &message.key, PARK).await?;
+    let parked = DB::park(&mut **tx, consumer, message, wait, Some(failure)).await;
+    parked.map_err(StoreError::during(PARK))
+}
+
+/// Lets a message wait behind the ones of its key, if any of them waits.
+///
+/// # Errors
+/// What the database said.
+pub async fn park_behind<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    message: &QueueMessage,
+    wait: &Wait,
+) -> Result<Behind, StoreError> {
+    lock::<DB>(tx, consumer, &message.key, PARK).await?;
+    let waits = DB::is_parked(&mut **tx, consumer, &message.key).await;
+    if message.key.is_empty() || !waits.map_err(StoreError::during(PARK))? {
+        return Ok(Behind::Free);
+    }
+    let parked = DB::park(&mut **tx, consumer, message, wait, None).await;
+    parked.map_err(StoreError::during(PARK))?;
+    Ok(Behind::Waits)
+}
+
+/// Of `messages` (id, key), the ids of those that wait themselves or have a key of which another one
+/// waits. A hint that saves work; only a transaction decides.
+///
+/// # Errors
+/// What the database said.
+pub async fn look_up<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    messages: &[(&str, &str)],
+) -> Result<Vec<String>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    DB::look_up(&mut conn, consumer, messages).await.map_err(StoreError::during(LOOK))
+}
+
+/// As [`inbox::insert`](crate::inbox::insert), unless a message of the entry's key waits: `None` then,
+/// and the transaction is to be rolled back. One statement, so it costs no more than the inbox alone.
+///
+/// # Errors
+/// What the database said.
+pub async fn insert_inbox<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    entry: Entry<'_>,
+    now: WallTime,
+) -> Result<Option<Seen>, StoreError> {
+    let inserted = DB::insert_inbox_unless_parked(&mut **tx, entry, now).await;
+    let duplicates = inserted.map_err(StoreError::during("insert into the inbox"))?;
+    Ok(duplicates.map(|count| if count == 0 { Seen::Fresh } else { Seen::Duplicate }))
+}
+
+/// Leases up to `max` due rows of `consumer` to `owner`, which must be unique to an opening of the
+/// consumer. No row before its time, and of each key only the first.
+///
+/// # Errors
+/// What the database said.
+pub async fn claim<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    owner: &str,
+    max: u32,
+    lease: Duration,
+    now: impl Now,
+) -> Result<Vec<Claimed>, StoreError> {
+    const CLAIM: &str = "claim parked messages";
+    let mut conn = store.write_connection(CLAIM).await?;
+    let now = now.now();
+    let claimed = DB::claim_parked(&mut conn, consumer, owner, max, now.plus(lease), now).await;
+    claimed.map_err(StoreError::during(CLAIM))
+}
+
+/// When the next row of `consumer` can be claimed, or the lease of one in hand ends.
+///
+/// # Errors
+/// What the database said.
+pub async fn next_due<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+) -> Result<Option<WallTime>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    DB::next_parked(&mut conn, consumer).await.map_err(StoreError::during(LOOK))
+}
+
+/// Keeps everything that `owner` has in hand for another `lease`.
+///
+/// # Errors
+/// What the database said.
+pub async fn renew<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    owner: &str,
+    lease: Duration,
+    now: impl Now,
+) -> Result<u64, StoreError> {
+    const RENEW: &str = "renew leases of parked messages";
+    let mut conn = store.write_connection(RENEW).await?;
+    let until = now.now().plus(lease);
+    let renewed = DB::renew_parked(&mut conn, consumer, owner, until).await;
+    renewed.map_err(StoreError::during(RENEW))
+}
+
+/// The claimed message failed once more and waits again; its `message` carries the new headers.
+/// `false` when the lease was lost, and nothing was changed.
+///
+/// # Errors
+/// What the database said.
+pub async fn park_again<DB: Backend>(
+    store: &Store<DB>,
+    claim: (i64, i64),
+    message: &QueueMessage,
+    wait: &Wait,
+    failure: &Failure,
+) -> Result<bool, StoreError> {
+    let mut conn = store.write_connection(PARK).await?;
+    let parked = DB::park_again(&mut conn, claim.0, claim.1, message, wait, failure).await;
+    parked.map_err(StoreError::during(PARK))
+}
+
+/// Gives a claimed row back without a verdict, due at `due`. `false` when the lease was lost.
+///
+/// # Errors
+/// What the database said.
+pub async fn release<DB: Backend>(
+    store: &Store<DB>,
+    claim: (i64, i64),
+    due: WallTime,
+) -> Result<bool, StoreError> {
+    const RELEASE: &str = "give a parked message back";
+    let mut conn = store.write_connection(RELEASE).await?;
+    let released = DB::release_parked(&mut conn, claim.0, claim.1, due).await;
+    released.map_err(StoreError::during(RELEASE))
+}
+
+/// Gives back everything that `owner` has in hand; how much.
+///
+/// # Errors
+/// What the database said.
+pub async fn release_all<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    owner: &str,
+    now: WallTime,
+) -> Result<u64, StoreError> {
+    const RELEASE: &str = "give parked messages back";
+    let mut conn = store.write_connection(RELEASE).await?;
+    let released = DB::release_all_parked(&mut conn, consumer, owner, now).await;
+    released.map_err(StoreError::during(RELEASE))
+}
+
+/// Takes the claimed row away, in the transaction of what was done with it: the handler's, or the
+/// record of a failed message. The next message of its key is then the first. `false` when the lease
+/// was lost: roll back, somebody else has the message.
+///
+/// # Errors
+/// What the database said.
+pub async fn remove<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    key: &str,
+    claim: (i64, i64),
+) -> Result<bool, StoreError> {
+    const REMOVE: &str = "remove a parked message";
+    lock::<DB>(tx, consumer, key, REMOVE).await?;
+    let removed = DB::remove_parked(&mut **tx, claim.0, claim.1).await;
+    removed.map_err(StoreError::during(REMOVE))
+}
+
+/// Lets waiting messages go now: one message, or those of a key, or all of the consumer; how many.
+/// Those in hand stay there, and order within a key stays.
+///
+/// # Errors
+/// What the database said.
+pub async fn make_due<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: Option<&str>,
+    key: Option<&str>,
+    now: WallTime,
+) -> Result<u64, StoreError> {
+    const DUE: &str = "let parked messages go";
+    let mut conn = store.write_connection(DUE).await?;
+    DB::make_due(&mut conn, consumer, message_id, key, now).await.map_err(StoreError::during(DUE))
+}
+
+/// Waiting messages after row `after` (0 for the first ones), at most `max`.
+///
+/// # Errors
+/// What the database said.
+pub async fn list<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    after: i64,
+    max: u32,
+) -> Result<Vec<ParkedRow>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    DB::list_parked(&mut conn, consumer, after, max).await.map_err(StoreError::during(LOOK))
+}
+
+/// How many messages wait, and since when the oldest does.
+///
+/// # Errors
+/// What the database said.
+pub async fn stats<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+) -> Result<(u64, Option<WallTime>), StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    DB::parked_stats(&mut conn, consumer).await.map_err(StoreError::during(LOOK))
+}
+
+async fn lock<DB: Backend>(
+    tx: &mut Transaction<'_, DB>,
+    consumer: &str,
+    key: &str,
+    operation: &'static str,
+) -> Result<(), StoreError> {
+    if key.is_empty() {
+        return Ok(());
+    }
+    DB::lock_parked_key(&mut **tx, consumer, key).await.map_err(StoreError::during(operation))
+}
