@@ -109,6 +109,10 @@ pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 /// Most rows that one cycle of a relay, watchdog or reconciliation takes at a time.
 pub const BATCH_MAX: u32 = 100;
 
+/// Most outbox rows that one relay has at the broker. RabbitMQ's confirms come in groups, and more
+/// than this no longer makes them come faster.
+pub const RELAY_FLIGHTS_MAX: u32 = 1_000;
+
 /// Most stripes that the counters of one dependency have (256 bytes each). More threads than this
 /// share some, which costs them time and no count.
 pub const COUNTER_STRIPES_MAX: usize = 8;

@@ -29,6 +29,8 @@ fn every_row_of_the_table_is_driven() {
         (vec![Event::Claimed, Event::Unknown, Event::Due, Event::Claimed], State::InFlight),
         (vec![Event::Claimed, Event::Released], State::Pending),
         (vec![Event::Claimed, Event::LeaseExpired], State::Pending),
+        (vec![Event::KeyParked], State::Behind),
+        (vec![Event::KeyParked, Event::KeyFree, Event::Claimed], State::InFlight),
     ] {
         assert_eq!(walk(&events, &mut hits), end, "{events:?}");
     }

@@ -9,4 +9,6 @@ pub mod intake;
 pub mod order;
 pub mod relay;
 pub mod selection;
+pub mod shards;
 pub mod topology;
+pub mod window;

@@ -17,12 +17,14 @@ use crate::time::WallTime;
 pub enum State {
     /// Committed, waiting for a relay.
     Pending,
-    /// Leased by a relay and handed to the broker, or about to be.
+    /// Read by the relay that holds its shard and handed to the broker, or about to be.
     InFlight,
     /// Refused by the broker: it and the later rows of its key wait for a while.
     Parked,
     /// Nobody knows whether the broker has it: it waits for a while and goes again under the same id.
     Doubtful,
+    /// A row of its key before it is parked or doubtful: it waits behind that one.
+    Behind,
     /// Confirmed by the broker.
     Done,
 }
@@ -30,7 +32,7 @@ pub enum State {
 /// What can happen to an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A relay leased it.
+    /// The relay that holds its shard read it.
     Claimed,
     /// The broker confirmed it.
     Confirmed,
@@ -46,6 +48,10 @@ pub enum Event {
     LeaseExpired,
     /// Its wait is over.
     Due,
+    /// A row of its key before it did not go out.
+    KeyParked,
+    /// The row that its key was parked for is confirmed.
+    KeyFree,
 }
 
 /// Every transition of an outbox row.
@@ -61,6 +67,8 @@ pub const TABLE: Table<State, Event> = Table {
         row(State::InFlight, Event::LeaseExpired, State::Pending, "its relay died"),
         row(State::Parked, Event::Due, State::Pending, "its wait is over"),
         row(State::Doubtful, Event::Due, State::Pending, "its wait is over"),
+        row(State::Pending, Event::KeyParked, State::Behind, "order: the one before it waits"),
+        row(State::Behind, Event::KeyFree, State::Pending, "the one before it has left"),
     ],
 };
 
