@@ -11,6 +11,7 @@
 
 pub mod alarm;
 mod describe;
+pub mod mismatch;
 pub mod plan;
 mod policy;
 mod refusal;

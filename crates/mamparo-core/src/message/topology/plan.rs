@@ -50,16 +50,36 @@ pub struct Difference {
     pub key: String,
     /// What the policy asks for; `None` when it says nothing of this key.
     pub ours: Option<Argument>,
-    /// What is there; `None` when it is not set.
-    pub theirs: Option<Argument>,
+    /// What is there.
+    pub theirs: Theirs,
+}
+
+/// A property as it is at the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Theirs {
+    /// It has this value.
+    Value(Argument),
+    /// It is not set.
+    NotSet,
+    /// It has a value other than ours that the broker did not tell whole: its answers end after 255
+    /// bytes, and long names fill them.
+    CutOff,
+}
+
+impl fmt::Display for Theirs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => value.fmt(f),
+            Self::NotSet => f.write_str("not set"),
+            Self::CutOff => f.write_str("something else (the broker's answer was cut off)"),
+        }
+    }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<Argument>| {
-            value.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string)
-        };
-        write!(f, "{}: ours {}, there {}", self.key, shown(&self.ours), shown(&self.theirs))
+        let ours = self.ours.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string);
+        write!(f, "{}: ours {ours}, there {}", self.key, self.theirs)
     }
 }
 
