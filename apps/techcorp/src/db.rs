@@ -5,12 +5,18 @@
 //! are needed: `:listed` reads a bound JSON array as rows, and `:lock` keeps rows that were read to
 //! be changed until the transaction ends. Tables are written in SQLite's words and translated.
 
+mod engines;
+mod place;
+
 use std::borrow::Cow;
 use std::future::Future;
 
-use mamparo::store::{Backend, SqliteStore, Store, StoreError, Transaction};
+use mamparo::store::{Backend, Store, StoreError, Transaction};
+use sqlx::FromRow;
+use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, FromRow, Sqlite};
+
+pub use place::{Engine, of_service};
 
 /// A value that a statement is given.
 #[derive(Debug, Clone)]
@@ -71,9 +77,15 @@ impl From<Option<i64>> for Arg {
 }
 
 /// What a row is read as: a tuple of texts and numbers, in the order of the columns.
-pub trait Shape: for<'r> FromRow<'r, SqliteRow> + Send + Unpin + 'static {}
+pub trait Shape:
+    for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin + 'static
+{
+}
 
-impl<T> Shape for T where T: for<'r> FromRow<'r, SqliteRow> + Send + Unpin + 'static {}
+impl<T> Shape for T where
+    T: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin + 'static
+{
+}
 
 /// A database that the shop can keep its books in.
 pub trait ShopDb: Backend {
@@ -191,46 +203,5 @@ impl Query {
     }
 }
 
-impl ShopDb for Sqlite {
-    const LISTED: &'static str = "SELECT value FROM json_each($1)";
-    // Its writing transactions take the whole database as they begin.
-    const LOCK: &'static str = "";
-
-    fn schema(tables: &str) -> Cow<'_, str> {
-        tables.into()
-    }
-
-    async fn open(address: &str) -> Result<SqliteStore, StoreError> {
-        SqliteStore::open(address).await
-    }
-
-    async fn run(
-        conn: &mut Self::Connection,
-        sql: String,
-        args: Vec<Arg>,
-    ) -> Result<u64, sqlx::Error> {
-        let mut query = sqlx::query(AssertSqlSafe(sql));
-        for arg in args {
-            query = match arg {
-                Arg::Text(text) => query.bind(text),
-                Arg::Number(number) => query.bind(number),
-            };
-        }
-        Ok(query.execute(conn).await?.rows_affected())
-    }
-
-    async fn read<T: Shape>(
-        conn: &mut Self::Connection,
-        sql: String,
-        args: Vec<Arg>,
-    ) -> Result<Vec<T>, sqlx::Error> {
-        let mut query = sqlx::query_as(AssertSqlSafe(sql));
-        for arg in args {
-            query = match arg {
-                Arg::Text(text) => query.bind(text),
-                Arg::Number(number) => query.bind(number),
-            };
-        }
-        query.fetch_all(conn).await
-    }
-}
+#[cfg(test)]
+mod tests;

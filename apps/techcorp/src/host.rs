@@ -134,7 +134,7 @@ impl Host {
             let probe = || async { probed.ping().await.map_err(|error| chain(&error)) };
             check.keep(PROBE.0, PROBE.1, probe, stop).await;
         });
-        let cleaned = store.clone();
+        let cleaned = store.background();
         self.job("housekeeping", move || {
             let store = cleaned.clone();
             async move { housekeep(&store).await }
@@ -174,8 +174,8 @@ impl Host {
         broker.declare(&policy).await?;
         let options =
             ConsumerOptions { version: env!("CARGO_PKG_VERSION"), ..ConsumerOptions::default() };
-        let consumer =
-            Consumer::new(broker.clone(), store.clone(), policy, handler).with_options(options);
+        let consumer = Consumer::new(broker.clone(), store.background(), policy, handler)
+            .with_options(options);
         let (handle, check) = (consumer.handle(), self.service.readiness().check(name));
         let tasks = self.service.tasks();
         tasks.spawn_essential(Role::Consumer, name, |stop| async move {
@@ -207,7 +207,7 @@ impl Host {
     /// Carries the outbox of `store` to `broker`.
     pub fn relay<DB: ShopDb>(&self, broker: &EmbeddedBroker, store: &Store<DB>) {
         let options = RelayOptions { lease: RELAY_LEASE, ..RelayOptions::default() };
-        let relay = Relay::new(store.clone(), broker.clone(), options);
+        let relay = Relay::new(store.background(), broker.clone(), options);
         self.service.tasks().spawn_essential(Role::Worker, "relay", |stop| async move {
             let summary = relay.run(stop).await;
             tracing::info!(?summary, "relay stopped");

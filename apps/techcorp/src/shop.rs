@@ -7,9 +7,9 @@ use mamparo::core::saga::reconcile::Reconciliation;
 use mamparo::core::saga::watchdog::Watchdog;
 use mamparo::service::{Service, Telemetry};
 use mamparo::topology::PolicyFile;
-use sqlx::Sqlite;
+use sqlx::{Postgres, Sqlite};
 
-use crate::db::ShopDb;
+use crate::db::{Engine, ShopDb};
 use crate::host::{Host, StartError};
 use crate::outside::{mail, psp};
 use crate::services::bff::{self, Bff};
@@ -84,7 +84,12 @@ pub async fn build(
 /// # Errors
 /// What is missing or wrong.
 pub async fn wire(host: Host, weather: &Weather) -> Result<Service, StartError> {
-    wire_on::<Sqlite>(host, weather).await
+    let store = host.policy().service.store.as_ref();
+    // Who keeps no books can be built for any database.
+    match store.map_or(Ok(Engine::Sqlite), |address| Engine::of(address))? {
+        Engine::Sqlite => wire_on::<Sqlite>(host, weather).await,
+        Engine::Postgres => wire_on::<Postgres>(host, weather).await,
+    }
 }
 
 async fn wire_on<DB: ShopDb>(host: Host, weather: &Weather) -> Result<Service, StartError> {
@@ -155,7 +160,8 @@ async fn build_orders<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
     let handler = OrderSaga { deadlines: deadlines.clone() };
     host.consume("orders.saga", &broker, &store, handler).await?;
     host.relay(&broker, &store);
-    let watch = OrderWatch { store: store.clone(), watchdog, deadlines: deadlines.clone(), broker };
+    let watch =
+        OrderWatch { store: store.background(), watchdog, deadlines: deadlines.clone(), broker };
     let watch = Arc::new(watch);
     host.job("watchdog", move || {
         let watch = Arc::clone(&watch);
@@ -190,12 +196,12 @@ async fn build_inventory<DB: ShopDb>(host: Host) -> Result<Service, StartError> 
     store.commit(tx).await?;
     host.consume("inventory.orders", &broker, &store, StockSaga { expiry }).await?;
     host.relay(&broker, &store);
-    let sweeper = store.clone();
+    let sweeper = store.background();
     host.job("reservation expiry", move || {
         let store = sweeper.clone();
         async move { inventory::jobs::expire(&store, batch).await.map(|_| every) }
     });
-    let reconciler = Reconciler { store: store.clone(), orders: host.client("orders")?, plan };
+    let reconciler = Reconciler { store: store.background(), orders: host.client("orders")?, plan };
     let reconciler = Arc::new(reconciler);
     host.job("reconciliation", move || {
         let reconciler = Arc::clone(&reconciler);
@@ -210,11 +216,11 @@ async fn build_inventory<DB: ShopDb>(host: Host) -> Result<Service, StartError> 
 
 async fn build_payments<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
     let (store, broker) = (host.store::<DB>(payments::rows::SCHEMA).await?, host.broker().await?);
-    let handler = PaymentSaga { store: store.clone(), psp: Psp::new(host.client("psp")?) };
+    let handler = PaymentSaga { store: store.background(), psp: Psp::new(host.client("psp")?) };
     host.consume("payments.orders", &broker, &store, handler).await?;
     host.relay(&broker, &store);
     host.job("refund watch", move || {
-        let store = store.clone();
+        let store = store.background();
         async move { payments::saga::watch_refunds(&store).await }
     });
     host.serve(axum::Router::new())
@@ -223,7 +229,7 @@ async fn build_payments<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
 async fn build_notifications<DB: ShopDb>(host: Host) -> Result<Service, StartError> {
     let (store, broker) = (host.store::<DB>(notifications::SCHEMA).await?, host.broker().await?);
     host.consume("notifications.orders", &broker, &store, Mailroom).await?;
-    let sender = Arc::new(Sender { store, mail: host.client("mail")? });
+    let sender = Arc::new(Sender { store: store.background(), mail: host.client("mail")? });
     host.job("mail sender", move || {
         let sender = Arc::clone(&sender);
         async move { sender.round().await.map(|_| MAIL_PAUSE) }

@@ -56,7 +56,7 @@ fn address(
 /// # Errors
 /// How to write one.
 pub fn check_store(text: &str) -> Result<(), String> {
-    check_scheme(text, &["sqlite:", "postgres://"])
+    check_scheme(text, &["sqlite:", "postgres://", "postgresql://"])
 }
 
 /// Is `text` the address of a broker: `sqlite:path`, `amqp://…` or `amqps://…`?
