@@ -104,17 +104,18 @@ pub trait Broker: sealed::Sealed + Clone + std::fmt::Debug + Send + Sync + 'stat
         message: &Message,
     ) -> impl Future<Output = Confirm> + Send;
 
-    /// Begins to consume `queue`.
+    /// Begins to consume `queue`, with up to `prefetch` messages (at least 1) in hand at once.
     fn consume(
         &self,
         queue: &str,
+        prefetch: u32,
     ) -> impl Future<Output = Result<Self::Subscription, MessagingError>> + Send;
 
     /// Messages in `queue`, those in hand included.
     fn depth(&self, queue: &str) -> impl Future<Output = Result<u64, MessagingError>> + Send;
 
-    /// All queues' names, sorted.
-    fn queues(&self) -> impl Future<Output = Result<Vec<String>, MessagingError>> + Send;
+    /// All queues' names, sorted; `None` when the broker has no way to list them, as AMQP has none.
+    fn queues(&self) -> impl Future<Output = Result<Option<Vec<String>>, MessagingError>> + Send;
 
     /// Messages of `queue` without taking them.
     fn browse(
@@ -146,8 +147,14 @@ pub trait Subscription: std::fmt::Debug + Send + Sync + 'static {
     /// Completes when taking is worth a try. May be dropped at any time without loss.
     fn ready(&self) -> impl Future<Output = ()> + Send;
 
+    /// Completes when the subscription has ended without our doing: the connection broke, the broker
+    /// closed the channel or cancelled the consumer. [`take`](Self::take) then says why. A consumer
+    /// waits for it also while it has no room for more. May be dropped at any time.
+    fn lost(&self) -> impl Future<Output = ()> + Send;
+
     /// Takes up to `max` messages, oldest first. To be awaited to its end: what a dropped call had
-    /// taken comes back only when its lease is over.
+    /// taken comes back only when its lease is over. An error means that the subscription is over:
+    /// everything in hand comes again, to this consumer or to another.
     fn take(&self, max: u32) -> impl Future<Output = Result<Vec<Delivery>, MessagingError>> + Send;
 
     /// How often [`renew`](Self::renew) is due while messages are in hand.
@@ -160,11 +167,23 @@ pub trait Subscription: std::fmt::Debug + Send + Sync + 'static {
     fn ack(&self, receipt: Receipt)
     -> impl Future<Output = Result<Settled, MessagingError>> + Send;
 
-    /// The message goes back to its place, to be handed out after `delay`.
+    /// The message goes back to its place, to be handed out after `delay`, which is at most
+    /// [`holds_for`](Self::holds_for).
     fn give_back(
         &self,
-        receipt: Receipt,
+        delivery: &Delivery,
         delay: Duration,
+    ) -> impl Future<Output = Result<Settled, MessagingError>> + Send;
+
+    /// The longest delay that [`give_back`](Self::give_back) can keep. Longer ones are cut to it:
+    /// who wants them puts the message into the waiting room.
+    fn holds_for(&self) -> Duration;
+
+    /// The message goes back as one that was tried: a broker with a delayed retry of its own lets it
+    /// wait, the others hand it out again at once.
+    fn reject(
+        &self,
+        receipt: Receipt,
     ) -> impl Future<Output = Result<Settled, MessagingError>> + Send;
 
     /// Ends the subscription and gives back whatever is still in hand. How many that were.

@@ -39,14 +39,13 @@ pub async fn select<B: Broker>(
     filter: &Filter,
 ) -> Result<Selected, MessagingError> {
     let dlq = topology::dlq(queue);
-    let names = broker.queues().await?;
-    if !names.contains(&dlq) {
+    // Without a list, the first look at the queue says that it does not exist.
+    if let Some(names) = broker.queues().await?
+        && !names.contains(&dlq)
+    {
         // The three queues of a consumer are one thing to people: its main queue.
-        let known = names
-            .iter()
-            .filter_map(|name| name.strip_suffix(topology::DLQ_SUFFIX))
-            .map(str::to_owned)
-            .collect();
+        let main = |name: &String| name.strip_suffix(topology::DLQ_SUFFIX).map(str::to_owned);
+        let known = Some(names.iter().filter_map(main).collect());
         return Err(MessagingError::UnknownQueue { queue: queue.to_owned(), known });
     }
     let messages = broker.browse(&dlq, filter).await?;

@@ -110,16 +110,20 @@ impl EmbeddedBroker {
         &self.shared.store
     }
 
+    async fn names(&self) -> Result<Vec<String>, MessagingError> {
+        queue::names(&self.shared.store).await.map_err(MessagingError::store("list queues"))
+    }
+
     fn wake(&self) {
         self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     async fn known(&self, queue: &str) -> Result<(), MessagingError> {
-        let known = self.queues().await?;
+        let known = self.names().await?;
         if known.iter().any(|name| name == queue) {
             return Ok(());
         }
-        Err(MessagingError::UnknownQueue { queue: queue.to_owned(), known })
+        Err(MessagingError::UnknownQueue { queue: queue.to_owned(), known: Some(known) })
     }
 }
 
@@ -168,7 +172,11 @@ impl Broker for EmbeddedBroker {
         }
     }
 
-    async fn consume(&self, queue: &str) -> Result<EmbeddedSubscription, MessagingError> {
+    async fn consume(
+        &self,
+        queue: &str,
+        _prefetch: u32,
+    ) -> Result<EmbeddedSubscription, MessagingError> {
         self.known(queue).await?;
         Ok(EmbeddedSubscription {
             broker: self.clone(),
@@ -186,8 +194,8 @@ impl Broker for EmbeddedBroker {
             .map_err(MessagingError::store("count the messages of a queue"))
     }
 
-    async fn queues(&self) -> Result<Vec<String>, MessagingError> {
-        queue::names(&self.shared.store).await.map_err(MessagingError::store("list queues"))
+    async fn queues(&self) -> Result<Option<Vec<String>>, MessagingError> {
+        self.names().await.map(Some)
     }
 
     async fn browse(&self, queue: &str, filter: &Filter) -> Result<Vec<Stored>, MessagingError> {
@@ -287,6 +295,11 @@ impl Subscription for EmbeddedSubscription {
         }
     }
 
+    /// Never: what fails here is one statement, and the next may succeed.
+    async fn lost(&self) {
+        std::future::pending().await
+    }
+
     async fn take(&self, max: u32) -> Result<Vec<Delivery>, MessagingError> {
         let shared = &self.broker.shared;
         // Read before the look: a publish during it makes the next `ready` complete at once.
@@ -326,15 +339,29 @@ impl Subscription for EmbeddedSubscription {
 
     async fn give_back(
         &self,
-        receipt: Receipt,
+        delivery: &Delivery,
         delay: Duration,
     ) -> Result<Settled, MessagingError> {
+        let receipt = delivery.receipt;
         let visible = clock::wall().plus(delay);
         let store = &self.broker.shared.store;
         let done = queue::give_back(store, receipt.tag, receipt.epoch, visible)
             .await
             .map_err(MessagingError::store("give a message back"))?;
         self.look_by(clock::now().plus(delay));
+        Ok(if done { Settled::Done } else { Settled::Stale })
+    }
+
+    fn holds_for(&self) -> Duration {
+        Duration::MAX
+    }
+
+    async fn reject(&self, receipt: Receipt) -> Result<Settled, MessagingError> {
+        let store = &self.broker.shared.store;
+        let done = queue::give_back(store, receipt.tag, receipt.epoch, clock::wall())
+            .await
+            .map_err(MessagingError::store("give a message back"))?;
+        self.look_by(clock::now());
         Ok(if done { Settled::Done } else { Settled::Stale })
     }
 

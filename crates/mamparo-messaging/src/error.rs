@@ -1,5 +1,6 @@
 //! The one error of messaging.
 
+use mamparo_core::message::closure::Closure;
 use mamparo_core::message::topology::PolicyProblem;
 use mamparo_store::StoreError;
 
@@ -22,12 +23,12 @@ pub enum MessagingError {
         path: String,
     },
     /// There is no such queue.
-    #[error("find queue {queue:?}: the broker has {}", listed(known))]
+    #[error("find queue {queue:?}: {}", listed(known.as_deref()))]
     UnknownQueue {
         /// What was asked for.
         queue: String,
-        /// What there is.
-        known: Vec<String>,
+        /// What there is; `None` when the broker can't tell.
+        known: Option<Vec<String>>,
     },
     /// A queue's policy can't be declared.
     #[error("declare queue {queue:?}: {}", joined(problems))]
@@ -36,6 +37,14 @@ pub enum MessagingError {
         queue: String,
         /// Everything that is wrong.
         problems: Vec<PolicyProblem>,
+    },
+    /// The broker, or the way to it, ended what was being done.
+    #[error("{operation}: {closure}")]
+    Broker {
+        /// What was being done.
+        operation: String,
+        /// How it ended, what that means and what helps.
+        closure: Closure,
     },
     /// The broker's store failed.
     #[error("{operation}")]
@@ -81,8 +90,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn listed(known: &[String]) -> String {
-    if known.is_empty() { "no queues".to_owned() } else { known.join(", ") }
+fn listed(known: Option<&[String]>) -> String {
+    match known {
+        None => "the broker has none of this name in this virtual host".to_owned(),
+        Some([]) => "the broker has no queues".to_owned(),
+        Some(names) => format!("the broker has {}", names.join(", ")),
+    }
 }
 
 fn joined(problems: &[PolicyProblem]) -> String {

@@ -5,6 +5,7 @@
 //! Every decision on the way is made in `mamparo_core::message`; here it is carried out.
 
 pub mod address;
+pub mod any;
 pub mod broker;
 pub mod consumer;
 pub mod dlq;
@@ -13,8 +14,10 @@ pub mod error;
 pub mod handler;
 pub mod message;
 mod observe;
+pub mod rabbitmq;
 pub mod relay;
 
+pub use any::{AnyBroker, AnySubscription};
 pub use broker::{Broker, Confirm};
 pub use consumer::{Consumer, ConsumerHandle, ConsumerHealth, ConsumerOptions, Summary};
 pub use embedded::{EmbeddedBroker, EmbeddedOptions};
@@ -24,4 +27,5 @@ pub use mamparo_core::message::delivery::Answer;
 pub use mamparo_core::message::topology::QueuePolicy;
 pub use message::{Message, event};
 pub use observe::METRICS;
+pub use rabbitmq::{RabbitMqBroker, RabbitMqOptions};
 pub use relay::{Relay, RelayOptions, RelaySummary};

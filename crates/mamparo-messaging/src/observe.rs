@@ -1,5 +1,6 @@
 //! The one room of messaging that speaks to metrics and the log, from what the machines answered.
 
+use mamparo_core::message::closure::Closure;
 use mamparo_core::message::delivery::Decision;
 use mamparo_core::message::headers;
 use mamparo_core::message::intake::Phase;
@@ -10,7 +11,7 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 11] = [
+pub const METRICS: [(&str, &[&str], &str); 14] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -20,6 +21,9 @@ pub const METRICS: [(&str, &[&str], &str); 11] = [
     ("mamparo_consumer_phase", &["queue"], "0 flows, 1 probes, 2 pauses"),
     ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
     ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
+    ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
+    ("mamparo_publisher_blocked", &[], "1 while the broker takes no publishes: memory or disk"),
+    ("mamparo_publisher_losses_total", &[], "times that the publisher lost connection or channel"),
     ("mamparo_relay_messages_total", &["exchange", "outcome"], "confirmed or postponed events"),
     ("mamparo_relay_failures_total", &[], "times that the relay's store failed"),
     ("mamparo_outbox_pending", &[], "events that wait for the broker"),
@@ -104,6 +108,39 @@ pub(crate) fn disconnected(queue: &str, error: &MessagingError, tries: u32) {
     metrics::counter!("mamparo_consumer_reconnects_total", "queue" => queue.to_owned())
         .increment(1);
     tracing::warn!(queue, error = chain(error), tries, "consumer lost its broker, reconnecting");
+}
+
+/// The broker or the way to it ended a subscription.
+pub(crate) fn subscription_ended(queue: &str, closure: &Closure) {
+    tracing::warn!(queue, %closure, "subscription ended");
+}
+
+/// The publisher has its channel.
+pub(crate) fn publisher_connected() {
+    metrics::gauge!("mamparo_publisher_connected").set(1.0);
+    tracing::info!("publisher connected");
+}
+
+/// The publisher lost its channel (`tries` 0) or its connection, and opens it again.
+pub(crate) fn publisher_lost(closure: &Closure, tries: u32) {
+    metrics::gauge!("mamparo_publisher_connected").set(0.0);
+    metrics::gauge!("mamparo_publisher_blocked").set(0.0);
+    metrics::counter!("mamparo_publisher_losses_total").increment(1);
+    tracing::warn!(%closure, tries, "publisher lost its broker, opening again");
+}
+
+/// The broker takes no publishes, for this reason, or takes them again.
+pub(crate) fn publisher_blocked(reason: Option<&str>) {
+    metrics::gauge!("mamparo_publisher_blocked").set(if reason.is_some() { 1.0 } else { 0.0 });
+    match reason {
+        Some(reason) => tracing::error!(reason, "the broker takes no publishes, they wait"),
+        None => tracing::info!("the broker takes publishes again"),
+    }
+}
+
+/// A publish named an exchange that does not exist.
+pub(crate) fn no_exchange(exchange: &str) {
+    tracing::warn!(exchange, "there is no such exchange, publish returned");
 }
 
 /// An operation beside the main path failed; it will be tried again by itself.

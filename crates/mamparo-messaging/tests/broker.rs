@@ -16,8 +16,10 @@ async fn messages_c13_settling_an_older_hand_out_changes_nothing() {
     let shop = shop().await;
     shop.broker.declare(&policy()).await.unwrap();
     shop.publish(&order("order.created", "o-1")).await;
-    let (dead, alive) =
-        (shop.broker.consume(QUEUE).await.unwrap(), shop.broker.consume(QUEUE).await.unwrap());
+    let (dead, alive) = (
+        shop.broker.consume(QUEUE, 10).await.unwrap(),
+        shop.broker.consume(QUEUE, 10).await.unwrap(),
+    );
     let old = dead.take(10).await.unwrap().remove(0);
     assert!(!old.suspect);
     assert!(alive.take(10).await.unwrap().is_empty(), "leased to somebody");
@@ -32,7 +34,7 @@ async fn messages_c13_settling_an_older_hand_out_changes_nothing() {
     let new = taken.into_inner().remove(0);
     assert!(new.suspect && new.receipt.epoch > old.receipt.epoch);
     assert_eq!(dead.ack(old.receipt).await.unwrap(), Settled::Stale);
-    assert_eq!(dead.give_back(old.receipt, Duration::ZERO).await.unwrap(), Settled::Stale);
+    assert_eq!(dead.give_back(&old, Duration::ZERO).await.unwrap(), Settled::Stale);
     assert_eq!(shop.depth("").await, 1);
     assert_eq!(alive.ack(new.receipt).await.unwrap(), Settled::Done);
     assert_eq!(shop.depth("").await, 0);
@@ -43,8 +45,10 @@ async fn renewing_keeps_what_is_in_hand() {
     let shop = shop().await;
     shop.broker.declare(&policy()).await.unwrap();
     shop.publish(&order("order.created", "o-1")).await;
-    let (holder, other) =
-        (shop.broker.consume(QUEUE).await.unwrap(), shop.broker.consume(QUEUE).await.unwrap());
+    let (holder, other) = (
+        shop.broker.consume(QUEUE, 10).await.unwrap(),
+        shop.broker.consume(QUEUE, 10).await.unwrap(),
+    );
     let held = holder.take(10).await.unwrap().remove(0);
     let end = mamparo_call::clock::now().plus(2 * options().lease);
     until("two leases have passed", async || {
@@ -63,7 +67,7 @@ async fn a_publish_wakes_consumers_of_its_process_without_a_poll() {
     let slow = EmbeddedOptions { poll_min, poll_max, ..options() };
     let broker = EmbeddedBroker::new(shop.broker.store().clone(), slow);
     broker.declare(&policy()).await.unwrap();
-    let subscription = broker.consume(QUEUE).await.unwrap();
+    let subscription = broker.consume(QUEUE, 10).await.unwrap();
     subscription.ready().await;
     assert!(subscription.take(10).await.unwrap().is_empty());
     let publisher = broker.clone();
@@ -84,7 +88,7 @@ async fn another_process_on_the_same_file_is_found_by_polling() {
     shop.broker.declare(&policy()).await.unwrap();
     let store = open_store(shop.folder.path(), "broker.db").await;
     let elsewhere = EmbeddedBroker::new(store, options());
-    let subscription = elsewhere.consume(QUEUE).await.unwrap();
+    let subscription = elsewhere.consume(QUEUE, 10).await.unwrap();
     let sent = order("order.created", "o-1");
     shop.publish(&sent).await;
     let taken = loop {
@@ -147,7 +151,7 @@ async fn a_wrong_policy_or_queue_is_refused_in_words() {
     let error = shop.broker.declare(&nobody).await.unwrap_err().to_string();
     assert!(error.contains("owner") && error.contains("attempts"), "{error}");
     shop.broker.declare(&policy()).await.unwrap();
-    let error = shop.broker.consume("order.saga").await.unwrap_err();
+    let error = shop.broker.consume("order.saga", 10).await.unwrap_err();
     assert!(matches!(error, MessagingError::UnknownQueue { .. }));
     assert!(error.to_string().contains("orders.saga"), "{error}");
 }

@@ -1,11 +1,13 @@
 //! Messages: where they go next, and which of two requests or deliveries may act.
 
 pub mod capabilities;
+pub mod closure;
 pub mod delivery;
 pub mod failed;
 pub mod headers;
 pub mod idempotency;
 pub mod intake;
+pub mod ledger;
 pub mod order;
 pub mod relay;
 pub mod selection;

@@ -41,7 +41,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         order: &'c mut KeyOrder,
     ) -> Result<Self, MessagingError> {
         work.broker.declare(&work.policy).await?;
-        let subscription = Arc::new(work.broker.consume(&work.policy.queue).await?);
+        let subscription =
+            Arc::new(work.broker.consume(&work.policy.queue, work.policy.prefetch).await?);
         observe::subscribed(&work.policy.queue, true);
         let session = Self {
             work,
@@ -89,6 +90,10 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                 () = cancel.cancelled() => return Ok(()),
                 Some(ended) = self.tasks.join_next() => self.ended(ended, summary).await?,
                 () = clock::sleep_until(wake) => self.tick().await?,
+                // Also without room: a handler that hangs must not hide that the channel is gone.
+                () = self.subscription.lost() => {
+                    self.subscription.take(0).await?;
+                }
                 () = self.subscription.ready(), if room > 0 => {
                     // Taken outside of the select: what a dropped `take` had leased would be lost
                     // until its lease ends.

@@ -331,7 +331,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         delivery: &Delivery,
         delay: Duration,
     ) -> Result<(), MessagingError> {
-        if subscription.give_back(delivery.receipt, delay).await? == Settled::Stale {
+        if subscription.give_back(delivery, delay).await? == Settled::Stale {
             observe::stale(&self.policy.queue, &delivery.message);
         }
         Ok(())

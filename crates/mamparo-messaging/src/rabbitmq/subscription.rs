@@ -1,0 +1,363 @@
+//! Consuming: one connection and one channel per subscription, which ends with either of them.
+//!
+//! A task reads deliveries and sends settlements. Settling is local: it marks the delivery in the
+//! [`Ledger`] and wakes the task, which sends whatever has come together since it last looked, in
+//! as few frames as are right. Nothing waits for company; company is what arrives meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
+    BasicRejectOptions,
+};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection};
+use mamparo_call::clock;
+use mamparo_core::message::closure::{Closure, Kind};
+use mamparo_core::message::ledger::Ledger;
+use mamparo_core::time::Moment;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::connection::{Connector, closure_of};
+use super::convert;
+use crate::broker::{Delivery, Receipt, Settled, Subscription};
+use crate::{MessagingError, observe};
+
+/// The longest that a message is kept back unacknowledged. Longer, and a few keys that wait would
+/// fill the prefetch.
+const HOLDS_FOR: Duration = Duration::from_secs(1);
+
+/// How often a consumer says that it lives. The broker needs no such word, its heartbeats do that;
+/// the attempt rows in the consumer's store do.
+const RENEW_EVERY: Duration = Duration::from_secs(3);
+
+/// Numbers hand-outs over all channels of the process, so that a receipt of an earlier channel never
+/// equals one of a later.
+static EPOCHS: AtomicI64 = AtomicI64::new(1);
+
+/// A consumer of one RabbitMQ queue.
+#[derive(Debug)]
+pub struct RabbitMqSubscription {
+    inner: Arc<Inner>,
+    reader: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queue: String,
+    tag: String,
+    connector: Connector,
+    connection: Connection,
+    channel: Channel,
+    state: Mutex<State>,
+    /// Something to take, or the end.
+    arrived: Notify,
+    /// Something to send.
+    settled: Notify,
+    /// The end.
+    over: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ledger: Ledger,
+    /// Delivered and not handed out, oldest first.
+    fresh: VecDeque<Delivery>,
+    /// Kept back until then.
+    held: BTreeMap<(Moment, i64), Delivery>,
+    lost: Option<Closure>,
+}
+
+impl RabbitMqSubscription {
+    pub(super) async fn open(
+        connector: &Connector,
+        queue: &str,
+        prefetch: u32,
+    ) -> Result<Self, Closure> {
+        let connection = connector.open(&format!("consumer of {queue}")).await?;
+        let channel = connector.within(connection.create_channel()).await?;
+        // 0 would mean without limit.
+        let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX).max(1);
+        connector.within(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        let tag = format!("mamparo-{}", uuid::Uuid::now_v7());
+        let asked = channel.basic_consume(
+            queue.into(),
+            tag.as_str().into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
+        let deliveries = connector.within(asked).await?;
+        let inner = Arc::new(Inner {
+            queue: queue.to_owned(),
+            tag,
+            connector: connector.clone(),
+            connection,
+            channel,
+            state: Mutex::default(),
+            arrived: Notify::new(),
+            settled: Notify::new(),
+            over: Notify::new(),
+        });
+        let mut reader = JoinSet::new();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the set belongs to the subscription and is aborted with it; its end is an error of take"
+        )]
+        reader.spawn(Arc::clone(&inner).read(deliveries));
+        Ok(Self { inner, reader: Mutex::new(reader) })
+    }
+
+    /// Settles in the ledger and has it sent.
+    fn settle(&self, settle: impl FnOnce(&mut Ledger) -> bool) -> Settled {
+        let mut state = self.inner.state();
+        // On a dead channel there is nothing to settle: the broker hands the message out again.
+        if state.lost.is_some() || !settle(&mut state.ledger) {
+            return Settled::Stale;
+        }
+        drop(state);
+        self.inner.settled.notify_one();
+        Settled::Done
+    }
+
+    async fn stop_reading(&self) {
+        // A set of tasks can't be left half written.
+        let mut reader =
+            std::mem::take(&mut *self.reader.lock().unwrap_or_else(PoisonError::into_inner));
+        reader.shutdown().await;
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code that could panic runs while the lock is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn read(self: Arc<Self>, mut deliveries: lapin::Consumer) {
+        loop {
+            tokio::select! {
+                delivery = deliveries.next() => {
+                    let mut next = Some(delivery);
+                    // All that have come, under one lock and with one wake-up.
+                    let mut state = self.state();
+                    while let Some(delivery) = next {
+                        if let Err(closure) = self.arrive(&mut state, delivery) {
+                            drop(state);
+                            return self.end(closure);
+                        }
+                        next = deliveries.next().now_or_never();
+                    }
+                    drop(state);
+                    self.arrived.notify_one();
+                }
+                () = self.settled.notified() => {
+                    if let Err(error) = self.flush().await {
+                        return self.end(closure_of(&error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrive(
+        &self,
+        state: &mut State,
+        delivery: Option<lapin::Result<lapin::message::Delivery>>,
+    ) -> Result<(), Closure> {
+        match delivery {
+            Some(Ok(delivery)) => {
+                let message = convert::incoming(
+                    delivery.exchange.as_str(),
+                    delivery.routing_key.as_str(),
+                    &delivery.properties,
+                    delivery.data,
+                );
+                let tag = i64::try_from(delivery.delivery_tag).unwrap_or(i64::MAX);
+                state.ledger.arrived(delivery.delivery_tag);
+                let receipt = Receipt { tag, epoch: 0 };
+                state.fresh.push_back(Delivery { receipt, suspect: delivery.redelivered, message });
+                Ok(())
+            }
+            Some(Err(error)) => Err(closure_of(&error)),
+            // The stream ends without a word when the broker cancels the consumer.
+            None if self.channel.status().connected() => {
+                Err(Closure::new(Kind::Cancelled, "the broker cancelled the consumer"))
+            }
+            None => Err(Closure::new(Kind::Disconnected, "the deliveries ended")),
+        }
+    }
+
+    /// Sends every settlement that has come together.
+    async fn flush(&self) -> lapin::Result<()> {
+        let wire = self.state().ledger.flush();
+        let reject = BasicRejectOptions { requeue: true };
+        let rejected = wire.rejects.into_iter().map(|tag| self.channel.basic_reject(tag, reject));
+        for sent in join_all(rejected).await {
+            sent?;
+        }
+        if let Some(tag) = wire.through {
+            self.channel.basic_ack(tag, BasicAckOptions { multiple: true }).await?;
+        }
+        let single = BasicAckOptions::default();
+        let acked = wire.singles.into_iter().map(|tag| self.channel.basic_ack(tag, single));
+        for sent in join_all(acked).await {
+            sent?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, closure: Closure) {
+        observe::subscription_ended(&self.queue, &closure);
+        let mut state = self.state();
+        // The broker hands all of them out again.
+        state.fresh.clear();
+        state.held.clear();
+        state.ledger = Ledger::default();
+        state.lost = Some(closure);
+        drop(state);
+        self.arrived.notify_one();
+        self.over.notify_one();
+    }
+
+    fn error(&self, operation: &str, closure: Closure) -> MessagingError {
+        let operation = format!("{operation} queue {:?}", self.queue);
+        MessagingError::Broker { operation, closure }
+    }
+
+    async fn hand_back(&self) -> Result<u64, Closure> {
+        let cancel = BasicCancelOptions::default();
+        let cancelled = self.channel.basic_cancel(self.tag.as_str().into(), cancel);
+        self.connector.within(cancelled).await?;
+        self.connector.within(self.flush()).await?;
+        let (open, newest) = {
+            let state = self.state();
+            (state.ledger.open(), state.ledger.newest())
+        };
+        if let Some(newest) = newest {
+            let nack = BasicNackOptions { multiple: true, requeue: true };
+            self.connector.within(self.channel.basic_nack(newest, nack)).await?;
+        }
+        self.connector.within(self.channel.close(200, "done".into())).await?;
+        self.connector.within(self.connection.close(200, "done".into())).await?;
+        Ok(u64::try_from(open).unwrap_or(u64::MAX))
+    }
+}
+
+impl Subscription for RabbitMqSubscription {
+    async fn ready(&self) {
+        loop {
+            let due = {
+                let state = self.inner.state();
+                if state.lost.is_some() || !state.fresh.is_empty() {
+                    return;
+                }
+                state.held.first_key_value().map(|((due, _), _)| *due)
+            };
+            match due {
+                Some(due) if due <= clock::now() => return,
+                Some(due) => tokio::select! {
+                    () = self.inner.arrived.notified() => {}
+                    () = clock::sleep_until(due) => {}
+                },
+                None => self.inner.arrived.notified().await,
+            }
+        }
+    }
+
+    async fn lost(&self) {
+        while self.inner.state().lost.is_none() {
+            self.inner.over.notified().await;
+        }
+        // For whoever else waits.
+        self.inner.over.notify_one();
+    }
+
+    async fn take(&self, max: u32) -> Result<Vec<Delivery>, MessagingError> {
+        let mut state = self.inner.state();
+        if let Some(closure) = &state.lost {
+            return Err(self.inner.error("consume", closure.clone()));
+        }
+        let (now, mut taken) = (clock::now(), Vec::new());
+        for _ in 0..max {
+            let due = state.held.first_key_value().is_some_and(|((due, _), _)| *due <= now);
+            let next = if due {
+                state.held.pop_first().map(|(_, delivery)| delivery)
+            } else {
+                state.fresh.pop_front()
+            };
+            let Some(mut delivery) = next else { break };
+            let epoch = EPOCHS.fetch_add(1, Ordering::Relaxed);
+            state.ledger.hand_out(delivery.receipt.tag.unsigned_abs(), epoch);
+            delivery.receipt.epoch = epoch;
+            taken.push(delivery);
+        }
+        Ok(taken)
+    }
+
+    fn renew_every(&self) -> Duration {
+        RENEW_EVERY
+    }
+
+    async fn renew(&self) -> Result<(), MessagingError> {
+        let lost = self.inner.state().lost.clone();
+        lost.map_or(Ok(()), |closure| Err(self.inner.error("consume", closure)))
+    }
+
+    async fn ack(&self, receipt: Receipt) -> Result<Settled, MessagingError> {
+        Ok(self.settle(|ledger| ledger.ack(receipt.tag.unsigned_abs(), receipt.epoch)))
+    }
+
+    async fn give_back(
+        &self,
+        delivery: &Delivery,
+        delay: Duration,
+    ) -> Result<Settled, MessagingError> {
+        let Receipt { tag, epoch } = delivery.receipt;
+        let due = clock::now().plus(delay.min(HOLDS_FOR));
+        let mut state = self.inner.state();
+        if state.lost.is_some() || !state.ledger.recall(tag.unsigned_abs(), epoch) {
+            return Ok(Settled::Stale);
+        }
+        // Given back on purpose: no process died of it.
+        state.held.insert((due, tag), Delivery { suspect: false, ..delivery.clone() });
+        drop(state);
+        self.inner.arrived.notify_one();
+        Ok(Settled::Done)
+    }
+
+    fn holds_for(&self) -> Duration {
+        HOLDS_FOR
+    }
+
+    async fn reject(&self, receipt: Receipt) -> Result<Settled, MessagingError> {
+        Ok(self.settle(|ledger| ledger.reject(receipt.tag.unsigned_abs(), receipt.epoch)))
+    }
+
+    async fn close(&self) -> Result<u64, MessagingError> {
+        self.stop_reading().await;
+        let open = {
+            let state = self.inner.state();
+            if state.lost.is_some() {
+                // Given back already, by the end of the channel.
+                return Ok(0);
+            }
+            state.ledger.open()
+        };
+        let given = match self.inner.hand_back().await {
+            Ok(given) => given,
+            Err(closure) => {
+                // The end of the channel gives back as well.
+                observe::subscription_ended(&self.inner.queue, &closure);
+                u64::try_from(open).unwrap_or(u64::MAX)
+            }
+        };
+        self.inner.state().lost = Some(Closure::new(Kind::Closed, "the subscription was closed"));
+        Ok(given)
+    }
+}
