@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 
@@ -76,6 +77,10 @@ impl sealed::Sealed for AnyBroker {}
 
 impl Broker for AnyBroker {
     type Subscription = AnySubscription;
+
+    fn capabilities(&self) -> Capabilities {
+        on!(self, AnyBroker, broker => broker.capabilities())
+    }
 
     async fn declare(&self, policy: &QueuePolicy) -> Result<(), MessagingError> {
         on!(self, AnyBroker, broker => broker.declare(policy).await)

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::WallTime;
@@ -88,6 +89,9 @@ pub struct Stored {
 pub trait Broker: sealed::Sealed + Clone + std::fmt::Debug + Send + Sync + 'static {
     /// A consumer's side.
     type Subscription: Subscription;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
 
     /// Declares the policy's three queues and its bindings. Again with the same policy changes nothing.
     fn declare(

@@ -132,12 +132,16 @@ impl sealed::Sealed for EmbeddedBroker {}
 impl Broker for EmbeddedBroker {
     type Subscription = EmbeddedSubscription;
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::embedded()
+    }
+
     async fn declare(&self, policy: &QueuePolicy) -> Result<(), MessagingError> {
         let problems = policy.problems();
         if !problems.is_empty() {
             return Err(MessagingError::Policy { queue: policy.queue.clone(), problems });
         }
-        let (store, topology) = (&self.shared.store, policy.topology(&Capabilities::embedded()));
+        let (store, topology) = (&self.shared.store, policy.topology(&self.capabilities()));
         for queue in topology.queues {
             let spec = QueueSpec {
                 name: queue.name,

@@ -1,5 +1,6 @@
 //! The one room of messaging that speaks to metrics and the log, from what the machines answered.
 
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::Closure;
 use mamparo_core::message::delivery::Decision;
 use mamparo_core::message::headers;
@@ -108,6 +109,18 @@ pub(crate) fn disconnected(queue: &str, error: &MessagingError, tries: u32) {
     metrics::counter!("mamparo_consumer_reconnects_total", "queue" => queue.to_owned())
         .increment(1);
     tracing::warn!(queue, error = chain(error), tries, "consumer lost its broker, reconnecting");
+}
+
+/// A broker answered at `address`.
+pub(crate) fn broker_found(address: &str, capabilities: &Capabilities) {
+    let Capabilities { at_least_once, delayed_retry, delivery_limit_default, .. } = capabilities;
+    tracing::info!(
+        broker = address,
+        at_least_once,
+        delayed_retry,
+        delivery_limit_default,
+        "{capabilities}"
+    );
 }
 
 /// The broker or the way to it ended a subscription.

@@ -8,6 +8,7 @@ mod connection;
 mod convert;
 mod declare;
 mod line;
+mod probe;
 mod publisher;
 mod subscription;
 
@@ -17,13 +18,14 @@ use std::time::Duration;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use mamparo_core::backoff::Backoff;
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::{Closure, Kind};
 use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 
 use crate::address::BrokerAddress;
 use crate::broker::{Broker, Confirm, Filter, Stored, sealed};
-use crate::{Message, MessagingError};
+use crate::{Message, MessagingError, observe};
 use connection::{Connector, Shared, failed};
 use publisher::Publisher;
 pub use subscription::RabbitMqSubscription;
@@ -65,6 +67,7 @@ pub struct RabbitMqBroker {
 struct Inner {
     connector: Connector,
     shared: Shared,
+    capabilities: Capabilities,
     publisher: Publisher,
 }
 
@@ -90,11 +93,15 @@ impl RabbitMqBroker {
             return Err(MessagingError::Address { address: address.to_owned(), why });
         };
         let connector = Connector::new(amqp.clone(), options.timeout)?;
+        let operation = || failed(format!("connect to {amqp}"));
+        let capabilities = connector.probe().await.map_err(operation())?;
         let shared = Shared::new(connector.clone());
-        shared.channel().await.map_err(failed(format!("connect to {amqp}")))?;
+        // Now, not with the first message: a wrong password is a mistake of the configuration.
+        shared.channel().await.map_err(operation())?;
+        observe::broker_found(&amqp.to_string(), &capabilities);
         let (window, limit) = (options.window, options.publish_timeout);
         let publisher = Publisher::start(connector.clone(), window, limit, options.reconnect);
-        Ok(Self { inner: Arc::new(Inner { connector, shared, publisher }) })
+        Ok(Self { inner: Arc::new(Inner { connector, shared, capabilities, publisher }) })
     }
 
     /// Ends the publisher at once: whatever is in flight is [`Confirm::Unknown`]. Consumers go on.
@@ -126,14 +133,19 @@ impl sealed::Sealed for RabbitMqBroker {}
 impl Broker for RabbitMqBroker {
     type Subscription = RabbitMqSubscription;
 
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
+    }
+
     async fn declare(&self, policy: &QueuePolicy) -> Result<(), MessagingError> {
         let problems = policy.problems();
         if !problems.is_empty() {
             return Err(MessagingError::Policy { queue: policy.queue.clone(), problems });
         }
         let operation = || failed(format!("declare queue {:?}", policy.queue));
+        let topology = policy.topology(&self.inner.capabilities);
         let channel = self.inner.shared.channel().await.map_err(operation())?;
-        declare::declare(&self.inner.connector, &channel, policy).await.map_err(operation())
+        declare::declare(&self.inner.connector, &channel, &topology).await.map_err(operation())
     }
 
     async fn publish(&self, exchange: &str, routing_key: &str, message: &Message) -> Confirm {

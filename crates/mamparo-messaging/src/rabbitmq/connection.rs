@@ -7,9 +7,11 @@ use lapin::types::LongString;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ErrorKind};
 use mamparo_call::clock;
+use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::{Closure, Kind};
 use tokio::sync::Mutex;
 
+use super::probe;
 use crate::MessagingError;
 use crate::address::AmqpAddress;
 
@@ -40,6 +42,11 @@ impl Connector {
         };
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         Ok(Self { uri, address, limit })
+    }
+
+    /// What the broker can do.
+    pub(super) async fn probe(&self) -> Result<Capabilities, Closure> {
+        probe::capabilities(&self.uri, self.limit).await
     }
 
     /// A new connection, named after what it is for in RabbitMQ's lists.
