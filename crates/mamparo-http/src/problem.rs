@@ -295,13 +295,16 @@ impl From<HttpError> for Problem {
     }
 }
 
-/// The database failed the request: 503, or 409 when another request took our key over meanwhile.
+/// The database failed the request: 503, or 409 when another request took our key over meanwhile,
+/// or 503 as a deadline when the request's own time was over before the transaction began.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         observe::store_failed(&error);
         if matches!(error, StoreError::Fenced { .. }) {
             Self::new(StatusCode::CONFLICT, codes::IDEMPOTENCY_KEY_IN_USE)
                 .retry_after(RETRY_AFTER_DEFAULT)
+        } else if matches!(error, StoreError::Deadline { .. }) {
+            Self::deadline_exceeded()
         } else {
             Self::unavailable(RETRY_AFTER_DEFAULT)
         }

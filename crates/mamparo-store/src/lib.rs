@@ -57,6 +57,7 @@
 pub mod address;
 pub mod attempts;
 pub mod backend;
+pub mod class;
 mod columns;
 pub mod error;
 pub mod failed;
@@ -70,9 +71,12 @@ pub mod queue;
 mod sqlite;
 pub mod store;
 mod topic;
+mod transact;
 
 pub use address::StoreAddress;
 pub use backend::{Backend, QueueRows};
 pub use error::StoreError;
+pub use mamparo_core::message::transaction::{Class, Repeats};
 pub use options::StoreOptions;
-pub use store::{Now, OutboxSignal, PostgresStore, SqliteStore, Store, Transaction};
+pub use store::{Budget, Now, OutboxSignal, PostgresStore, SqliteStore, Store, Transaction};
+pub use transact::{Attempts, Witness};

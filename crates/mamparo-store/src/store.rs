@@ -1,11 +1,14 @@
 //! A database, opened: its connections, transactions and wake-ups.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Pool, Postgres, Sqlite};
+use sqlx::{AssertSqlSafe, Pool, Postgres, SqlSafeStr, Sqlite};
 use tokio::sync::watch;
 
+use mamparo_core::limits::ATTEMPT_MIN_USABLE;
 use mamparo_core::time::WallTime;
 
 use crate::backend::{Lane, Pools};
@@ -35,6 +38,7 @@ pub struct Store<DB: Backend> {
     pools: Pools<DB>,
     /// The ones that this clone works with.
     lane: Lane<DB>,
+    options: Arc<StoreOptions>,
     committed: Arc<watch::Sender<u64>>,
     opening: Arc<str>,
 }
@@ -70,6 +74,24 @@ impl<F: Fn() -> WallTime + Send> Now for F {
     }
 }
 
+/// How long a caller still waits: a duration, or a function that is asked when it matters.
+pub trait Budget: Send + Sync {
+    /// What is left, now.
+    fn left(&self) -> Duration;
+}
+
+impl Budget for Duration {
+    fn left(&self) -> Duration {
+        *self
+    }
+}
+
+impl<F: Fn() -> Duration + Send + Sync> Budget for F {
+    fn left(&self) -> Duration {
+        self()
+    }
+}
+
 impl<DB: Backend> Store<DB> {
     /// Opens (and creates the tables of, and migrates) the database at `address`, with the default
     /// [`StoreOptions`]: `sqlite:PATH` or `sqlite::memory:` for a [`SqliteStore`], `postgres://…` for
@@ -92,7 +114,8 @@ impl<DB: Backend> Store<DB> {
         address: &StoreAddress,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        DB::connect(address, true, options).await.map(Self::of)
+        let pools = DB::connect(address, true, options).await?;
+        Ok(Self::of(pools, options.clone()))
     }
 
     /// Opens the database at `address`, which must exist: nothing is created, so that a mistyped
@@ -103,13 +126,16 @@ impl<DB: Backend> Store<DB> {
     /// mamparo's, else as [`Store::open`].
     pub async fn open_existing(address: &str) -> Result<Self, StoreError> {
         let address = StoreAddress::parse(address)?;
-        DB::connect(&address, false, &StoreOptions::default()).await.map(Self::of)
+        let options = StoreOptions::default();
+        let pools = DB::connect(&address, false, &options).await?;
+        Ok(Self::of(pools, options))
     }
 
-    fn of(pools: Pools<DB>) -> Self {
+    fn of(pools: Pools<DB>, options: StoreOptions) -> Self {
         let opening = uuid::Uuid::now_v7().to_string().into();
         let committed = Arc::new(watch::Sender::new(0));
-        Self { lane: pools.requests.clone(), pools, committed, opening }
+        let options = Arc::new(options);
+        Self { lane: pools.requests.clone(), pools, options, committed, opening }
     }
 
     /// The same store for background work: its transactions and statements use connections of
@@ -133,14 +159,62 @@ impl<DB: Backend> Store<DB> {
             .map_err(StoreError::during("begin a transaction"))
     }
 
-    /// Commits `tx` and wakes the relays of this process.
+    /// Begins a writing transaction for a caller who does not wait for longer than `budget`.
+    ///
+    /// The wait for a connection ends with it, and on PostgreSQL each statement and each wait for a
+    /// lock (`statement_timeout`, `lock_timeout`), set in the same round trip as the begin. What is
+    /// left is asked again once the connection is there. On SQLite the wait for the writer ends with
+    /// it; a statement there is as short as its work.
     ///
     /// # Errors
-    /// What the database said; nothing of the transaction is kept then.
-    pub async fn commit(&self, tx: Transaction<'_, DB>) -> Result<(), StoreError> {
-        tx.commit().await.map_err(StoreError::during("commit a transaction"))?;
-        self.committed.send_modify(|commits| *commits = commits.wrapping_add(1));
+    /// [`StoreError::Deadline`] when the time is over before the transaction has begun, or too little
+    /// of it is left to be worth beginning (10 ms or less), else what the database said.
+    pub async fn begin_within(
+        &self,
+        budget: impl Budget,
+    ) -> Result<Transaction<'static, DB>, StoreError> {
+        let operation = "begin a transaction";
+        let left = || {
+            let left = budget.left();
+            if left <= ATTEMPT_MIN_USABLE {
+                return Err(StoreError::Deadline { operation });
+            }
+            Ok(left)
+        };
+        let options = &self.options;
+        let begin = async {
+            let conn = self.lane.writer.acquire().await.map_err(StoreError::during(operation))?;
+            let statements =
+                DB::begin_within(left()?.min(options.statement_timeout), options.lock_timeout);
+            let begun = Transaction::begin(
+                conn,
+                Some(AssertSqlSafe(statements.into_owned()).into_sql_str()),
+            );
+            begun.await.map_err(StoreError::during(operation))
+        };
+        let within = left()?;
+        tokio::time::timeout(within, begin).await.unwrap_or(Err(StoreError::Deadline { operation }))
+    }
+
+    /// Commits `tx` and wakes the relays of this process.
+    ///
+    /// On PostgreSQL it costs one round trip more than a bare commit: a transaction of which a
+    /// statement has failed would be undone there, and the commit called a success.
+    ///
+    /// # Errors
+    /// [`StoreError::CommitUnknown`] when the answer was lost: ask [`Store::has_committed`].
+    /// [`StoreError::Aborted`] when a statement had failed before. Else what the database said.
+    /// Nothing of the transaction is kept then, but for the unknown.
+    pub async fn commit(&self, mut tx: Transaction<'_, DB>) -> Result<(), StoreError> {
+        DB::ensure_whole(&mut tx).await?;
+        tx.commit().await.map_err(StoreError::committing)?;
+        self.wake();
         Ok(())
+    }
+
+    /// Wakes the relays of this process.
+    pub(crate) fn wake(&self) {
+        self.committed.send_modify(|commits| *commits = commits.wrapping_add(1));
     }
 
     /// What a relay waits for between polls. Each relay takes its own.
@@ -192,6 +266,14 @@ impl<DB: Backend> Store<DB> {
         }
     }
 
+    /// Has every pooled connection closed when its turn comes, because one of them has shown that it
+    /// is of no more use, and the others were opened like it.
+    pub(crate) fn suspect_connections(&self) {
+        for lane in [&self.pools.requests, &self.pools.background] {
+            lane.suspects.store(lane.writer.size(), Ordering::Relaxed);
+        }
+    }
+
     /// A writing connection, for operations of a single statement (a transaction by itself).
     pub(crate) async fn write_connection(
         &self,
@@ -214,6 +296,7 @@ impl<DB: Backend> Clone for Store<DB> {
         Self {
             pools: self.pools.clone(),
             lane: self.lane.clone(),
+            options: Arc::clone(&self.options),
             committed: Arc::clone(&self.committed),
             opening: Arc::clone(&self.opening),
         }

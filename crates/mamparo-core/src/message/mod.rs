@@ -13,4 +13,5 @@ pub mod relay;
 pub mod selection;
 pub mod shards;
 pub mod topology;
+pub mod transaction;
 pub mod window;

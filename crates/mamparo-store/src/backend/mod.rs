@@ -9,7 +9,11 @@ mod outbox;
 mod parked;
 mod queues;
 
+use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use sqlx::{Pool, Result};
 
@@ -37,6 +41,9 @@ pub struct Lane<DB: sqlx::Database> {
     pub writer: Pool<DB>,
     /// Where rows are only read.
     pub reader: Pool<DB>,
+    /// How many more connections the pool closes instead of handing them out. SQLite closes none:
+    /// a connection to a file says what any other would, and one to memory is the database.
+    pub suspects: Arc<AtomicU32>,
 }
 
 /// All connections of a store.
@@ -56,7 +63,11 @@ impl<DB: sqlx::Database> Clone for Pools<DB> {
 
 impl<DB: sqlx::Database> Clone for Lane<DB> {
     fn clone(&self) -> Self {
-        Self { writer: self.writer.clone(), reader: self.reader.clone() }
+        Self {
+            writer: self.writer.clone(),
+            reader: self.reader.clone(),
+            suspects: Arc::clone(&self.suspects),
+        }
     }
 }
 
@@ -67,6 +78,15 @@ impl<DB: sqlx::Database> Clone for Lane<DB> {
 pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows + ParkedRows {
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
+
+    /// The statements that begin a writing transaction whose statements may take `left`, and wait
+    /// for a lock no longer than `lock` either. They are sent together.
+    fn begin_within(left: Duration, lock: Duration) -> Cow<'static, str>;
+
+    /// Fails when a statement of the transaction has failed before, so that a commit would undo it.
+    fn ensure_whole(
+        conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Connects to the database at `address` and migrates it. One that is not ours is only touched
     /// when it may be created.

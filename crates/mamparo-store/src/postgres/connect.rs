@@ -1,6 +1,8 @@
 //! Opening a database, also when several processes open it for the first time together.
 
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
@@ -39,8 +41,9 @@ pub(super) async fn open(
     migrate(&mut conn, url).await?;
     conn.close().await.map_err(failed)?;
     let lane = |connections| {
-        let pool = pool(&target, connections, options);
-        Lane { writer: pool.clone(), reader: pool }
+        let suspects = Arc::<AtomicU32>::default();
+        let pool = pool(&target, connections, Arc::clone(&suspects), options);
+        Lane { writer: pool.clone(), reader: pool, suspects }
     };
     Ok(Pools {
         requests: lane(options.connections),
@@ -48,19 +51,34 @@ pub(super) async fn open(
     })
 }
 
-/// Has mamparo been here? Only looks, because the database may be somebody else's.
+/// Has mamparo been here? Only looks, because the database may be somebody else's. Looks into the
+/// schema where tables would be made: another one of the search path may be another service's.
 async fn is_ours(conn: &mut PgConnection) -> sqlx::Result<bool> {
-    sqlx::query_scalar("SELECT to_regclass('mamparo_schema') IS NOT NULL").fetch_one(conn).await
+    sqlx::query_scalar(
+        "SELECT to_regclass(format('%I.mamparo_schema', current_schema())) IS NOT NULL",
+    )
+    .fetch_one(conn)
+    .await
 }
 
-fn pool(target: &PgConnectOptions, connections: u32, options: &StoreOptions) -> Pool<Postgres> {
+fn pool(
+    target: &PgConnectOptions,
+    connections: u32,
+    suspects: Arc<AtomicU32>,
+    options: &StoreOptions,
+) -> Pool<Postgres> {
     let session = session(options);
     PgPoolOptions::new()
         .max_connections(connections.max(1))
         .acquire_timeout(options.acquire_timeout)
         .test_before_acquire(false)
-        .before_acquire(|conn, meta| {
+        .before_acquire(move |conn, meta| {
+            let less = |count: u32| count.checked_sub(1);
+            let suspect = suspects.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
             Box::pin(async move {
+                if suspect {
+                    return Ok(false);
+                }
                 if meta.idle_for < ASK_AFTER_IDLE {
                     return Ok(true);
                 }

@@ -8,7 +8,9 @@ mod outbox;
 mod parked;
 mod schema;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Result, Row};
@@ -19,6 +21,27 @@ use crate::{Backend, StoreAddress, StoreError, StoreOptions};
 
 impl Backend for Postgres {
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+    fn begin_within(left: Duration, lock: Duration) -> Cow<'static, str> {
+        // Zero would mean "no limit".
+        let millis = |limit: Duration| limit.as_millis().clamp(1, i32::MAX as u128);
+        let begin = Self::BEGIN;
+        Cow::Owned(format!(
+            "{begin}; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}",
+            millis(left),
+            millis(lock.min(left)),
+        ))
+    }
+
+    /// `COMMIT` of a transaction that is undone already succeeds, and the driver does not show that
+    /// the server called it ROLLBACK. So a statement that fails then goes before it.
+    async fn ensure_whole(conn: &mut PgConnection) -> Result<(), StoreError> {
+        match sqlx::raw_sql("SELECT").execute(conn).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_aborted(&error) => Err(StoreError::Aborted),
+            Err(source) => Err(StoreError::Database { operation: "commit a transaction", source }),
+        }
+    }
 
     async fn connect(
         address: &StoreAddress,
@@ -45,6 +68,11 @@ impl Backend for Postgres {
     async fn check(conn: &mut PgConnection) -> Result<()> {
         sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(conn).await.map(drop)
     }
+}
+
+/// "current transaction is aborted"
+fn is_aborted(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("25P02"))
 }
 
 /// Headers from a column with the text of a JSON object.

@@ -23,9 +23,8 @@ const LOCK: i64 = 0x6d_61_6d_70_61_72_6f;
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<i64> {
     // `CREATE TABLE IF NOT EXISTS` fails when two do it together.
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *conn).await?;
-    let exists: bool = sqlx::query_scalar("SELECT to_regclass('mamparo_schema') IS NOT NULL")
-        .fetch_one(&mut *conn)
-        .await?;
+    let exists = "SELECT to_regclass(format('%I.mamparo_schema', current_schema())) IS NOT NULL";
+    let exists: bool = sqlx::query_scalar(exists).fetch_one(&mut *conn).await?;
     if !exists {
         sqlx::raw_sql("CREATE TABLE mamparo_schema (version BIGINT NOT NULL)")
             .execute(&mut *conn)

@@ -1,6 +1,7 @@
 //! Opening a file, also when several processes open it for the first time together.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{
@@ -59,7 +60,7 @@ pub(super) async fn open(
 
 /// One writer serves all: SQLite has no more.
 fn pools(writer: Pool<Sqlite>, reader: Pool<Sqlite>) -> Pools<Sqlite> {
-    let requests = Lane { writer, reader };
+    let requests = Lane { writer, reader, suspects: Arc::default() };
     Pools { background: requests.clone(), requests }
 }
 

@@ -13,6 +13,7 @@ mod queue_ops;
 mod queue_rows;
 mod schema;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,6 +28,17 @@ impl Backend for Sqlite {
     // A deferred transaction that reads and then writes fails at once when somebody else wrote in
     // between, and no busy timeout helps. Taking the write lock first makes it wait instead.
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
+
+    /// SQLite knows no limit of a statement, and the wait for its lock is the wait for the begin.
+    fn begin_within(_left: Duration, _lock: Duration) -> Cow<'static, str> {
+        Cow::Borrowed(Self::BEGIN)
+    }
+
+    /// A failed statement undoes itself alone. Where SQLite undoes the whole transaction (disk full,
+    /// say), its COMMIT fails.
+    async fn ensure_whole(_conn: &mut SqliteConnection) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     async fn connect(
         address: &StoreAddress,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod cutter;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
