@@ -70,6 +70,22 @@ pub fn model(root: &Path, more: &[String]) -> Result<bool, String> {
         .run(root)
 }
 
+/// Soaks in release mode: `arguments`, or random kills and then a kill at every write.
+///
+/// # Errors
+/// When cargo could not be started.
+pub fn soak(root: &Path, arguments: &[String]) -> Result<bool, String> {
+    let run = |arguments: &[String]| {
+        Step::cargo("soak", "run --quiet --release --locked --package soak --")
+            .with_arguments(arguments)
+            .run(root)
+    };
+    if !arguments.is_empty() {
+        return run(arguments);
+    }
+    Ok(run(&["fight".to_owned()])? && run(&["writes".to_owned()])?)
+}
+
 /// Where the model checks are.
 const MODELS: &str = "crates/mamparo-core/tests";
 
@@ -119,6 +135,9 @@ pub fn steps(deny: bool) -> Vec<Step> {
         let run = format!("run --quiet --locked --package techcorp -- demo --scenario {scenario}");
         steps.push(Step::cargo(format!("demo {scenario}"), &format!("{run} --for 10s --json")));
     }
+    let soak = "run --quiet --locked --package soak --";
+    steps.push(Step::cargo("soak", &format!("{soak} fight --messages 1024 --every-ms 400")));
+    steps.push(Step::cargo("soak at every write", &format!("{soak} writes --step 9")));
     steps.push(Step::cargo("bench gate", "xtask bench gate"));
     let bare = "check --quiet --package mamparo --locked --no-default-features";
     steps.push(Step::cargo("facade without features", bare));

@@ -30,6 +30,13 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Kill real processes at random and at every write on all engines, and count what became of
+    /// 100,000 messages each; takes a quarter of an hour.
+    Soak {
+        /// Passed on to the program `soak`; `fight --help` and `writes --help` tell what there is.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run everything that must be green before a merge.
     Ci,
     /// Check the rules of the house; prints what, where, why and the way out.
@@ -82,6 +89,7 @@ fn run(task: Task) -> Result<bool, String> {
         Task::Test { arguments } => gates::test(&root, &arguments),
         Task::Servers => keep_servers(),
         Task::Model { arguments } => gates::model(&root, &arguments),
+        Task::Soak { arguments } => gates::soak(&root, &arguments),
         Task::Ci => gates::ci(&root),
         Task::Tidy => {
             let report = tidy::check(&root)?;

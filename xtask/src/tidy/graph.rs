@@ -106,7 +106,7 @@ const RULES: &[Never] = &[
     },
     Never {
         who: &["*"],
-        except: &["mamparo-testkit", "xtask"],
+        except: &["mamparo-testkit", "soak", "xtask"],
         reach: Reach::Linked,
         what: &["mamparo-testkit"],
         why: "what helps tests never ships",
