@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::headers::Headers;
-use mamparo_core::message::topology::QueuePolicy;
+use mamparo_core::message::topology::plan::{Seen, Subject};
+use mamparo_core::message::topology::{QueuePolicy, Topology};
 
 use crate::address::BrokerAddress;
 use crate::broker::{
     Broker, Confirm, Delivery, Filter, Receipt, Settled, Stored, Subscription, sealed,
 };
 use crate::embedded::EmbeddedSubscription;
+use crate::plan::Provision;
 use crate::rabbitmq::RabbitMqSubscription;
 use crate::{EmbeddedBroker, Message, MessagingError, RabbitMqBroker};
 
@@ -129,6 +131,16 @@ impl Broker for AnyBroker {
         reason: &str,
     ) -> Result<bool, MessagingError> {
         on!(self, AnyBroker, broker => broker.discard(stored, actor, reason).await)
+    }
+}
+
+impl Provision for AnyBroker {
+    async fn look(&self, topology: &Topology) -> Result<Vec<Seen>, MessagingError> {
+        on!(self, AnyBroker, broker => broker.look(topology).await)
+    }
+
+    async fn make(&self, topology: &Topology, subject: &Subject) -> Result<(), MessagingError> {
+        on!(self, AnyBroker, broker => broker.make(topology, subject).await)
     }
 }
 

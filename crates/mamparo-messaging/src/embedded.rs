@@ -4,6 +4,8 @@
 //! dies, its messages come back when their lease is over. Publishers of the same process wake
 //! consumers at once, those of other processes are found by polling.
 
+mod provision;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +17,14 @@ use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::Moment;
 use mamparo_store::SqliteStore;
-use mamparo_store::queue::{self, QueueSpec, Selection};
+use mamparo_store::queue::{self, Selection};
 use tokio::sync::watch;
 
 use crate::address::BrokerAddress;
 use crate::broker::{
     Broker, Confirm, Delivery, Filter, Receipt, Settled, Stored, Subscription, sealed,
 };
-use crate::{Message, MessagingError};
+use crate::{Message, MessagingError, plan};
 
 /// Times of the embedded broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,25 +139,7 @@ impl Broker for EmbeddedBroker {
     }
 
     async fn declare(&self, policy: &QueuePolicy) -> Result<(), MessagingError> {
-        let problems = policy.problems();
-        if !problems.is_empty() {
-            return Err(MessagingError::Policy { queue: policy.queue.clone(), problems });
-        }
-        let (store, topology) = (&self.shared.store, policy.topology(&self.capabilities()));
-        for queue in topology.queues {
-            let spec = QueueSpec {
-                name: queue.name,
-                message_ttl: queue.returns.as_ref().map(|way| way.after),
-                dead_letter_to: queue.returns.map(|way| way.to),
-            };
-            queue::declare(store, &spec).await.map_err(MessagingError::store("declare queue"))?;
-        }
-        for binding in topology.bindings {
-            queue::bind(store, &binding.exchange, &binding.pattern, &binding.queue)
-                .await
-                .map_err(MessagingError::store("bind queue"))?;
-        }
-        Ok(())
+        plan::declare(self, policy).await
     }
 
     async fn publish(&self, exchange: &str, routing_key: &str, message: &Message) -> Confirm {

@@ -1,7 +1,8 @@
 //! The one error of messaging.
 
-use mamparo_core::message::closure::Closure;
-use mamparo_core::message::topology::PolicyProblem;
+use mamparo_core::message::closure::{Closure, Kind};
+use mamparo_core::message::topology::plan::{Action, Plan};
+use mamparo_core::message::topology::{PolicyProblem, Refusal};
 use mamparo_store::StoreError;
 
 /// Why a broker or a message operation failed.
@@ -46,6 +47,20 @@ pub enum MessagingError {
         /// How it ended, what that means and what helps.
         closure: Closure,
     },
+    /// A queue's policy asks for what no broker is made to hold.
+    #[error("declare queue {queue:?}: {}", reasons(refusals))]
+    Refused {
+        /// The queue.
+        queue: String,
+        /// Everything that is refused, each with its reason.
+        refusals: Vec<Refusal>,
+    },
+    /// Something is there with other arguments, which can't be changed.
+    #[error("declare queue {:?}: the broker has it otherwise: {}", plan.policy.queue, differing(plan))]
+    Mismatch {
+        /// What is there and what differs.
+        plan: Box<Plan>,
+    },
     /// The broker's store failed.
     #[error("{operation}")]
     Store {
@@ -73,6 +88,16 @@ pub enum MessagingError {
 }
 
 impl MessagingError {
+    /// Is something there with other arguments than ours?
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        match self {
+            Self::Mismatch { .. } => true,
+            Self::Broker { closure, .. } => closure.kind == Kind::Mismatch,
+            _ => false,
+        }
+    }
+
     /// Wraps a store error with what was being done.
     pub(crate) fn store(operation: &'static str) -> impl FnOnce(StoreError) -> Self {
         move |source| Self::Store { operation, source }
@@ -87,6 +112,26 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         text.push_str(&format!(": {cause}"));
         source = cause.source();
     }
+    text
+}
+
+fn reasons(refusals: &[Refusal]) -> String {
+    let reason =
+        |refusal: &Refusal| format!("{refusal}: {}; instead, {}", refusal.why(), refusal.way_out());
+    refusals.iter().map(reason).collect::<Vec<_>>().join("; ")
+}
+
+/// What differs, the way to each new value, and where to read more.
+fn differing(plan: &Plan) -> String {
+    let mut text = String::new();
+    for step in &plan.steps {
+        if let Action::Refuse(differences, way) = &step.action {
+            let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
+            let (subject, differences) = (&step.subject, differences.join(", "));
+            text.push_str(&format!("{subject} ({differences}; {way}); "));
+        }
+    }
+    text.push_str("see `mamparo topology plan` and docs/runbooks/topology.md");
     text
 }
 

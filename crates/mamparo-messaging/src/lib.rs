@@ -14,6 +14,7 @@ pub mod error;
 pub mod handler;
 pub mod message;
 mod observe;
+pub mod plan;
 pub mod rabbitmq;
 pub mod relay;
 

@@ -6,11 +6,11 @@
 
 mod connection;
 mod convert;
-mod declare;
 mod line;
 mod probe;
 mod publisher;
 mod subscription;
+mod topology;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use mamparo_core::message::topology::QueuePolicy;
 
 use crate::address::BrokerAddress;
 use crate::broker::{Broker, Confirm, Filter, Stored, sealed};
+use crate::plan;
 use crate::{Message, MessagingError, observe};
 use connection::{Connector, Shared, failed};
 use publisher::Publisher;
@@ -138,14 +139,7 @@ impl Broker for RabbitMqBroker {
     }
 
     async fn declare(&self, policy: &QueuePolicy) -> Result<(), MessagingError> {
-        let problems = policy.problems();
-        if !problems.is_empty() {
-            return Err(MessagingError::Policy { queue: policy.queue.clone(), problems });
-        }
-        let operation = || failed(format!("declare queue {:?}", policy.queue));
-        let topology = policy.topology(&self.inner.capabilities);
-        let channel = self.inner.shared.channel().await.map_err(operation())?;
-        declare::declare(&self.inner.connector, &channel, &topology).await.map_err(operation())
+        plan::declare(self, policy).await
     }
 
     async fn publish(&self, exchange: &str, routing_key: &str, message: &Message) -> Confirm {

@@ -157,6 +157,30 @@ pub async fn bind<DB: QueueRows>(
     tx.commit().await.map_err(failed())
 }
 
+/// A queue's arguments as they were declared last; `None` when there is no such queue.
+///
+/// # Errors
+/// What the database said.
+pub async fn spec<DB: QueueRows>(
+    store: &Store<DB>,
+    queue: &str,
+) -> Result<Option<QueueSpec>, StoreError> {
+    let mut conn = store.read_connection("read a queue").await?;
+    DB::queue_spec(&mut conn, queue).await.map_err(StoreError::during("read a queue"))
+}
+
+/// The (pattern, queue) pairs that are bound to `exchange`.
+///
+/// # Errors
+/// What the database said.
+pub async fn bindings<DB: QueueRows>(
+    store: &Store<DB>,
+    exchange: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let mut conn = store.read_connection("list bindings").await?;
+    DB::bindings(&mut conn, exchange).await.map_err(StoreError::during("list bindings"))
+}
+
 /// Publishes to every bound queue, or to the one named by the routing key when `exchange` is empty,
 /// in one transaction. How many queues took it; 0 means it went nowhere.
 ///

@@ -23,6 +23,12 @@ pub trait QueueRows: super::Backend {
         queue: &str,
     ) -> impl Future<Output = Result<bool>> + Send;
 
+    /// A queue's arguments as they were declared last.
+    fn queue_spec(
+        conn: &mut Self::Connection,
+        queue: &str,
+    ) -> impl Future<Output = Result<Option<QueueSpec>>> + Send;
+
     /// Writes a binding.
     fn bind_queue(
         conn: &mut Self::Connection,

@@ -46,6 +46,20 @@ pub(super) async fn exists(conn: &mut SqliteConnection, queue: &str) -> Result<b
         .await
 }
 
+pub(super) async fn spec(conn: &mut SqliteConnection, queue: &str) -> Result<Option<QueueSpec>> {
+    let row = sqlx::query("SELECT message_ttl, dead_letter_to FROM mamparo_queues WHERE name = ?")
+        .bind(queue)
+        .fetch_optional(conn)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let ttl: Option<i64> = row.try_get("message_ttl")?;
+    Ok(Some(QueueSpec {
+        name: queue.to_owned(),
+        message_ttl: ttl.map(|millis| Duration::from_millis(millis.unsigned_abs())),
+        dead_letter_to: row.try_get("dead_letter_to")?,
+    }))
+}
+
 pub(super) async fn bind(
     conn: &mut SqliteConnection,
     exchange: &str,

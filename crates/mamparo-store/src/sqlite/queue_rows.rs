@@ -19,6 +19,10 @@ impl QueueRows for Sqlite {
         queue::exists(conn, queue).await
     }
 
+    async fn queue_spec(conn: &mut SqliteConnection, queue: &str) -> Result<Option<QueueSpec>> {
+        queue::spec(conn, queue).await
+    }
+
     async fn bind_queue(
         conn: &mut SqliteConnection,
         exchange: &str,
