@@ -1,5 +1,7 @@
 //! The queues around a consumer, against the lesson's design.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
 use std::time::Duration;
 
 use mamparo_core::message::capabilities::{Capabilities, Version};

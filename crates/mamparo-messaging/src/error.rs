@@ -91,11 +91,8 @@ impl MessagingError {
     /// Is something there with other arguments than ours?
     #[must_use]
     pub fn is_mismatch(&self) -> bool {
-        match self {
-            Self::Mismatch { .. } => true,
-            Self::Broker { closure, .. } => closure.kind == Kind::Mismatch,
-            _ => false,
-        }
+        let told = matches!(self, Self::Broker { closure, .. } if closure.kind == Kind::Mismatch);
+        told || matches!(self, Self::Mismatch { .. })
     }
 
     /// Wraps a store error with what was being done.
