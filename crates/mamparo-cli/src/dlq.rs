@@ -11,7 +11,7 @@ use mamparo_messaging::{EmbeddedBroker, MessagingError};
 use serde::Serialize;
 
 use crate::actor::actor as signature;
-use crate::output::{Exit, allowed, data, failure, safe, say, table};
+use crate::output::{Exit, allowed, data, failure, json, safe, say, table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -344,15 +344,4 @@ fn body_text(body: &[u8]) -> String {
     parsed
         .and_then(|value| serde_json::to_string_pretty(&value))
         .unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned())
-}
-
-fn json(value: &impl Serialize) -> Exit {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) if data(&format!("{text}\n")) => Exit::Clean,
-        Ok(_) => Exit::Findings,
-        Err(error) => {
-            say(&format!("error: failed to write JSON: {error}"));
-            Exit::Findings
-        }
-    }
 }

@@ -5,6 +5,7 @@
 mod actor;
 mod dlq;
 mod output;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 use output::{Exit, say};
 
-/// Design for failure: look after dead letters.
+/// Design for failure: look after dead letters and queues.
 #[derive(Debug, Parser)]
 #[command(name = "mamparo", version, arg_required_else_help = true)]
 struct Cli {
@@ -25,6 +26,9 @@ enum Command {
     /// Look at dead letters, put them back, or throw them away.
     #[command(subcommand)]
     Dlq(dlq::Verb),
+    /// Compare a broker's queues with the policy files, and make what is missing.
+    #[command(subcommand)]
+    Topology(topology::Verb),
 }
 
 fn main() -> ExitCode {
@@ -45,5 +49,6 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Dlq(verb) => runtime.block_on(dlq::run(verb)).into(),
+        Command::Topology(verb) => runtime.block_on(topology::run(verb)).into(),
     }
 }

@@ -3,6 +3,8 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -39,6 +41,18 @@ pub(crate) fn data(text: &str) -> bool {
         Err(error) => {
             say(&format!("error: failed to write the output: {error}"));
             false
+        }
+    }
+}
+
+/// Data as JSON, on stdout.
+pub(crate) fn json(value: &impl Serialize) -> Exit {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) if data(&format!("{text}\n")) => Exit::Clean,
+        Ok(_) => Exit::Findings,
+        Err(error) => {
+            say(&format!("error: failed to write JSON: {error}"));
+            Exit::Findings
         }
     }
 }
