@@ -46,10 +46,7 @@ pub trait Books: Backend + Sized {
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
     /// How many were sent.
-    fn count_sent(
-        pool: &Pool<Self>,
-        run: &str,
-    ) -> impl Future<Output = sqlx::Result<i64>> + Send;
+    fn count_sent(pool: &Pool<Self>, run: &str) -> impl Future<Output = sqlx::Result<i64>> + Send;
 
     /// How many different messages had their effect in `queue`.
     fn count_effects(

@@ -23,8 +23,12 @@ pub enum Pair {
 
 impl Pair {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::SqliteEmbedded, Self::SqliteRabbitmq, Self::PostgresEmbedded, Self::PostgresRabbitmq];
+    pub const ALL: [Self; 4] = [
+        Self::SqliteEmbedded,
+        Self::SqliteRabbitmq,
+        Self::PostgresEmbedded,
+        Self::PostgresRabbitmq,
+    ];
 
     /// Its name on the command line.
     #[must_use]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::rng::{Rng as _, SeededRng};
 use mamparo_core::time::Moment;
-use mamparo_messaging::{AnyBroker, Broker as _};
+use mamparo_messaging::broker::Filter;
+use mamparo_messaging::{AnyBroker, Broker as _, dlq};
 use mamparo_store::{Store, outbox};
 use serde::Serialize;
 
@@ -296,4 +297,16 @@ async fn settle<DB: Books>(
         }
         clock::sleep_until(clock::now().plus(LOOK)).await;
     }
+}
+
+/// Puts every dead letter back, as the on-call does after an outage.
+async fn replay(broker: &AnyBroker) -> Result<u64, SoakError> {
+    let mut put_back = 0;
+    for queue in [ORDERED, SHARED] {
+        let all = Filter { max: u32::MAX, ..Filter::default() };
+        let selected = dlq::select(broker, queue, &all).await?;
+        let outcome = dlq::replay(broker, &selected, "soak", "the outage is over").await?;
+        put_back += outcome.done.len() as u64;
+    }
+    Ok(put_back)
 }

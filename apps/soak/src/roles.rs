@@ -6,7 +6,7 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_messaging::{
-    AnyBroker, Answer, Consumer, Handler, Message, Relay, RelayOptions, event,
+    Answer, AnyBroker, Consumer, Handler, Message, Relay, RelayOptions, event,
 };
 use mamparo_store::{Store, Transaction, outbox};
 use serde::{Deserialize, Serialize};

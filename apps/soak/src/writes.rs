@@ -167,7 +167,9 @@ async fn one<DB: Books>(
         actor.stop().await?;
     }
     let verdict = Verdict::read(total, &DB::effects(store.reader(), run).await?);
-    if verdict.holds(true) { Ok(died) } else {
+    if verdict.holds(true) {
+        Ok(died)
+    } else {
         Err(broken(victim, line, moment, at, &format!("{verdict:?}")))
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::{File, LEASE, at, message, queue};
-use mamparo_store::queue::{self as rows, QueueSpec, Selection};
+use mamparo_store::queue::{self as rows, QueueMessage, QueueSpec, Selection};
 use mamparo_store::{SqliteStore, StoreError};
 
 async fn publish_to(store: &SqliteStore, queue: &str, ids: impl IntoIterator<Item = String>) {
@@ -140,6 +140,33 @@ async fn what_is_given_back_waits_for_its_time_and_keeps_its_place() {
     let ids: Vec<_> = later.iter().map(|leased| leased.message.id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     assert!(!later[0].suspect, "who gives back has not died of it");
+}
+
+/// A consumer that takes over from a dead one must not get a key's later messages first.
+#[tokio::test]
+async fn messages_c20_a_later_message_of_a_key_stays_while_an_earlier_one_is_elsewhere() {
+    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+    rows::declare(&store, &queue("q")).await.unwrap();
+    for (id, key) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("n1", ""), ("n2", "")] {
+        let message = QueueMessage { key: key.to_owned(), ..message(id) };
+        rows::publish(&store, "", "q", &message, at(0)).await.unwrap();
+    }
+    let ids = |leased: &[rows::Leased]| -> Vec<String> {
+        leased.iter().map(|leased| leased.message.id.clone()).collect()
+    };
+    let dead = rows::lease(&store, "q", "dead", 1, LEASE, at(0)).await.unwrap();
+    assert_eq!(ids(&dead), ["a1"]);
+    let heir = rows::lease(&store, "q", "heir", 9, LEASE, at(1)).await.unwrap();
+    assert_eq!(ids(&heir), ["b1", "n1", "n2"]);
+    let heir = rows::lease(&store, "q", "heir", 9, LEASE, at(10)).await.unwrap();
+    assert_eq!(ids(&heir), ["a1", "a2"], "the lease is over, and the order is kept");
+    let put_off = at(20);
+    assert!(rows::give_back(&store, heir[0].row, heir[0].epoch, put_off).await.unwrap());
+    assert!(rows::give_back(&store, heir[1].row, heir[1].epoch, at(10)).await.unwrap());
+    let others = rows::lease(&store, "q", "heir", 9, LEASE, at(19)).await.unwrap();
+    assert_eq!(ids(&others), ["b1", "n1", "n2"]);
+    let later = rows::lease(&store, "q", "heir", 9, LEASE, put_off).await.unwrap();
+    assert_eq!(ids(&later), ["a1", "a2"]);
 }
 
 #[tokio::test]

@@ -9,17 +9,19 @@ use std::time::Duration;
 use common::{LEASE, at, message, queue};
 use mamparo_core::time::WallTime;
 use mamparo_store::SqliteStore;
-use mamparo_store::queue::{self as rows, QueueSpec, Selection};
+use mamparo_store::queue::{self as rows, QueueMessage, QueueSpec, Selection};
 use proptest::prelude::*;
 
 /// Hardly longer than a lease, so that many a TTL ends while somebody holds the message.
 const TTL: Duration = Duration::from_secs(12);
 const NAMES: [&str; 2] = ["q", "q.retry"];
 const OWNERS: [&str; 2] = ["ada", "bob"];
+/// The first is none: no order is kept for it.
+const KEYS: [&str; 3] = ["", "k", "l"];
 
 #[derive(Debug, Clone)]
 enum Step {
-    Publish { queue: usize },
+    Publish { queue: usize, key: usize },
     Lease { queue: usize, owner: usize, max: u32 },
     Ack { handle: usize },
     GiveBack { handle: usize, after: u64 },
@@ -33,7 +35,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (queue, owner) = (0_usize..2, 0_usize..2);
     prop_oneof![
-        4 => queue.clone().prop_map(|queue| Step::Publish { queue }),
+        4 => (queue.clone(), 0_usize..3).prop_map(|(queue, key)| Step::Publish { queue, key }),
         4 => (queue.clone(), owner.clone(), 1_u32..4)
             .prop_map(|(queue, owner, max)| Step::Lease { queue, owner, max }),
         4 => (0_usize..12).prop_map(|handle| Step::Ack { handle }),
@@ -51,6 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Debug, Clone)]
 struct Held {
     id: String,
+    key: usize,
     queue: usize,
     since: WallTime,
     visible: WallTime,
@@ -63,9 +66,10 @@ struct Held {
 }
 
 impl Held {
-    fn new(id: String, queue: usize, now: WallTime) -> Self {
+    fn new((id, key): (String, usize), queue: usize, now: WallTime) -> Self {
         Self {
             id,
+            key,
             queue,
             since: now,
             visible: now,
@@ -100,7 +104,7 @@ impl Model {
         let (mut moved, stay): (Vec<_>, Vec<_>) = self.held.drain(..).partition(over);
         moved.sort_by_key(|held| held.since);
         self.held = stay;
-        self.held.extend(moved.into_iter().map(|held| Held::new(held.id, 0, now)));
+        self.held.extend(moved.into_iter().map(|held| Held::new((held.id, held.key), 0, now)));
     }
 
     /// The message of a delivery, if that delivery is still the current one.
@@ -135,11 +139,12 @@ async fn take(store: &SqliteStore, model: &mut Model, step: Step) {
     let now = model.now;
     match step {
         Step::Pass { seconds } => model.now = now.plus(Duration::from_secs(seconds)),
-        Step::Publish { queue } => {
+        Step::Publish { queue, key } => {
             let id = model.published.to_string();
             model.published += 1;
-            rows::publish(store, "", NAMES[queue], &message(&id), now).await.unwrap();
-            model.held.push(Held::new(id, queue, now));
+            let message = QueueMessage { key: KEYS[key].to_owned(), ..message(&id) };
+            rows::publish(store, "", NAMES[queue], &message, now).await.unwrap();
+            model.held.push(Held::new((id, key), queue, now));
         }
         Step::Lease { queue, owner, max } => lease(store, model, queue, owner, max).await,
         Step::Ack { handle } => {
@@ -188,8 +193,19 @@ async fn lease(store: &SqliteStore, model: &mut Model, queue: usize, owner: usiz
     let until = now.plus(LEASE);
     let leased = rows::lease(store, NAMES[queue], OWNERS[owner], max, LEASE, now).await;
     let mut leased = leased.unwrap().into_iter();
-    let fits = |held: &&mut Held| held.queue == queue && held.visible <= now && held.free(now);
-    for held in model.held.iter_mut().filter(fits).take(max as usize) {
+    // A key is taken up to its first message that another one holds or that is put off.
+    let mut closed = Vec::new();
+    let mut fits = |held: &&mut Held| {
+        if held.queue != queue || (held.key != 0 && closed.contains(&held.key)) {
+            return false;
+        }
+        let mine = held.lease.is_some_and(|(by, _)| by == owner);
+        if held.visible > now || (!held.free(now) && !mine) {
+            closed.push(held.key);
+        }
+        held.visible <= now && held.free(now)
+    };
+    for held in model.held.iter_mut().filter(|held| fits(held)).take(max as usize) {
         let got = leased.next().unwrap();
         held.epoch += 1;
         held.suspect |= held.lease.is_some();
@@ -220,7 +236,7 @@ async fn take_out(store: &SqliteStore, model: &mut Model, from: usize, nth: usiz
     if free {
         let held = model.held.remove(index);
         if to_other {
-            model.held.push(Held::new(held.id, 1 - from, now));
+            model.held.push(Held::new((held.id, held.key), 1 - from, now));
         } else {
             model.archived += 1;
         }

@@ -28,10 +28,17 @@ async fn a_relay_reads_only_due_heads_of_keys() {
 async fn a_consumer_reads_its_queue_from_the_front() {
     for sql in [queue::HAS_VISIBLE, queue::LEASE] {
         let plan = plan(sql).await;
-        assert!(plan.contains("SEARCH mamparo_messages USING INDEX"), "{plan}");
+        assert!(plan.contains("USING INDEX mamparo_messages_"), "{plan}");
         assert!(plan.contains("(queue=?)"), "{plan}");
         assert!(!plan.contains("SCAN mamparo") && !plan.contains("TEMP B-TREE"), "{plan}");
     }
+}
+
+/// Of a key's messages only those before are looked at, and the first that blocks ends the look.
+#[tokio::test]
+async fn a_lease_finds_a_keys_earlier_messages_by_key() {
+    let plan = plan(queue::LEASE).await;
+    assert!(plan.contains("mamparo_messages_key (queue=? AND key=? AND seq<?)"), "{plan}");
 }
 
 /// However much waits behind keys that stay parked: only the first row of each is looked at.

@@ -14,15 +14,29 @@ use crate::queue::{Leased, QueueMessage, QueueSpec};
 /// writer for seconds. The next call goes on.
 const MOVE_MAX: i64 = 1_000;
 
-/// Is there a message for [`LEASE`]?
+/// What the second version adds: finding the earlier messages of a key.
+pub(super) const V2: &str =
+    "CREATE INDEX mamparo_messages_key ON mamparo_messages (queue, key, seq)
+    WHERE key <> '';";
+
+/// May there be a message for [`LEASE`]? It does not look for earlier ones of the same key: its
+/// answer only saves an idle consumer the write lock.
 pub(super) const HAS_VISIBLE: &str = "SELECT EXISTS (SELECT 1 FROM mamparo_messages
      WHERE queue = ?1 AND visible_at <= ?2 AND (owner IS NULL OR lease_until <= ?2))";
 
 /// A row that still has an owner was neither settled nor given back: that is a loss.
+///
+/// A key's later message stays while an earlier one is in somebody else's hand or put off. Else a
+/// consumer that takes over from a dead one would get the later ones first.
 pub(super) const LEASE: &str = "UPDATE mamparo_messages
      SET owner = ?1, lease_until = ?2, epoch = epoch + 1, losses = losses + (owner IS NOT NULL)
-     WHERE seq IN (SELECT seq FROM mamparo_messages WHERE queue = ?3 AND visible_at <= ?4
-         AND (owner IS NULL OR lease_until <= ?4) ORDER BY seq LIMIT ?5)
+     WHERE seq IN (SELECT seq FROM mamparo_messages AS m WHERE queue = ?3 AND visible_at <= ?4
+         AND (owner IS NULL OR lease_until <= ?4)
+         AND (key = '' OR NOT EXISTS (SELECT 1 FROM mamparo_messages AS earlier
+             WHERE earlier.queue = m.queue AND earlier.key = m.key AND earlier.key <> ''
+             AND earlier.seq < m.seq AND (earlier.visible_at > ?4
+                 OR (earlier.lease_until > ?4 AND earlier.owner <> ?1))))
+         ORDER BY seq LIMIT ?5)
      RETURNING seq, epoch, losses, id, kind, exchange, routing_key, key, headers, body";
 
 pub(super) async fn declare(conn: &mut SqliteConnection, spec: &QueueSpec) -> Result<()> {

@@ -51,7 +51,7 @@ pub(crate) fn message(id: &str) -> QueueMessage {
         kind: "order.created".to_owned(),
         exchange: "events".to_owned(),
         routing_key: "order.created".to_owned(),
-        key: "order-1".to_owned(),
+        key: format!("order-{id}"),
         headers: BTreeMap::from([("x-request-id".to_owned(), "r-1".to_owned())]),
         body: vec![0, 159, 146, 150],
     }
