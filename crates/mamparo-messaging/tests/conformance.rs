@@ -248,10 +248,8 @@ async fn lesson_t01_a_dead_letter_reaches_its_own_queue_only(bench: Bench) {
     }
     let confirm = bench.broker.publish("", &bench.policy.dlq(), &bench.message("o-1")).await;
     assert_eq!(confirm, Confirm::Confirmed);
-    until("it lies there", async || {
-        bench.broker.depth(&bench.policy.dlq()).await.unwrap() == 1
-    })
-    .await;
+    until("it lies there", async || bench.broker.depth(&bench.policy.dlq()).await.unwrap() == 1)
+        .await;
     for other in &others {
         assert_eq!(bench.broker.depth(&other.dlq()).await.unwrap(), 0);
         assert_eq!(bench.broker.depth(&other.queue).await.unwrap(), 0);

@@ -226,3 +226,42 @@ fn json_of(value: &AMQPValue) -> serde_json::Value {
 fn number(n: f64) -> serde_json::Value {
     serde_json::Number::from_f64(n).map_or_else(|| n.to_string().into(), serde_json::Value::Number)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_lacks_are_text() {
+        for (n, text) in [(f64::NAN, "NaN"), (f64::INFINITY, "inf"), (0.25, "0.25")] {
+            assert_eq!(text_of(&AMQPValue::Double(n)), text);
+        }
+        let price = lapin::types::DecimalValue { scale: 2, value: 1999 };
+        assert_eq!(text_of(&AMQPValue::DecimalValue(price)), "1999e-2");
+        assert_eq!(text_of(&AMQPValue::ByteArray(vec![0xff].into())), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_derived_id_differs_when_anything_does() {
+        let read = |routing_key: &str, name: &str, body: &str, timestamp: u64| {
+            let mut table = FieldTable::default();
+            table.insert(name.into(), AMQPValue::LongLongInt(1));
+            // What the broker adds from one delivery to the next.
+            table.insert("x-delivery-count".into(), AMQPValue::LongLongInt(3));
+            let properties =
+                BasicProperties::default().with_headers(table).with_timestamp(timestamp);
+            incoming("events", routing_key, &properties, body.as_bytes().to_vec()).id
+        };
+        let id = read("a", "n", "{}", 1);
+        assert_eq!(id.len(), "derived-".len() + 32);
+        assert_eq!(id, read("a", "n", "{}", 1));
+        for other in [
+            read("b", "n", "{}", 1),
+            read("a", "m", "{}", 1),
+            read("a", "n", "{ }", 1),
+            read("a", "n", "{}", 2),
+        ] {
+            assert_ne!(id, other);
+        }
+    }
+}
