@@ -1,6 +1,7 @@
 //! What dashboards see: exactly the metrics that the list names.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod amqp;
 mod common;
 
 use std::collections::BTreeSet;
@@ -58,6 +59,12 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;
     until("noticed", async || prometheus.render().contains("mamparo_relay_failures_total")).await;
+    let proxy = amqp::proxy::Proxy::start(&mamparo_testkit::servers::amqp_url()).await;
+    let rabbit = mamparo_messaging::RabbitMqBroker::connect(&proxy.url).await.unwrap();
+    until("connected", async || prometheus.render().contains("publisher_connected 1")).await;
+    proxy.cut();
+    until("cut", async || prometheus.render().contains("mamparo_publisher_losses_total")).await;
+    drop(rabbit);
     cancel.cancel();
     relay.await.unwrap();
     running.stop().await;
