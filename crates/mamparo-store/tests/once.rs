@@ -1,32 +1,34 @@
-//! Things that happen once: inbox, attempts, idempotency keys.
+//! Things that happen once: inbox, attempts, idempotency keys; one suite, run on every database.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{File, LEASE, at};
+use common::home::Home;
+use common::{LEASE, at};
 use mamparo_core::time::WallTime;
 use mamparo_store::attempts::{self, Attempt};
 use mamparo_store::idempotency::{self, Claim, ClaimToken, StoredResponse};
 use mamparo_store::inbox::{self, Seen};
-use mamparo_store::{SqliteStore, StoreError};
+use mamparo_store::{Backend, Store, StoreError};
 
 const RETENTION: Duration = Duration::from_secs(86_400);
 
-async fn claim(store: &SqliteStore, fingerprint: &str, now: WallTime) -> Claim {
+async fn claim<DB: Backend>(store: &Store<DB>, fingerprint: &str, now: WallTime) -> Claim {
     idempotency::claim(store, "ada", "k", fingerprint, LEASE, RETENTION, now).await.unwrap()
 }
 
-async fn granted(store: &SqliteStore, now: WallTime) -> ClaimToken {
+async fn granted<DB: Backend>(store: &Store<DB>, now: WallTime) -> ClaimToken {
     let claim = claim(store, "f", now).await;
     let Claim::Granted(token) = claim else { unreachable!("not granted: {claim:?}") };
     token
 }
 
-async fn complete(
-    store: &SqliteStore,
+async fn complete<DB: Backend>(
+    store: &Store<DB>,
     token: &ClaimToken,
     response: &StoredResponse,
 ) -> Result<(), StoreError> {
@@ -40,9 +42,9 @@ fn created() -> StoredResponse {
     StoredResponse { status: 201, headers: vec![location], body: b"{\"id\":1}".to_vec() }
 }
 
-#[tokio::test]
-async fn messages_c16_a_message_is_applied_once_and_duplicates_are_counted() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn messages_c16_a_message_is_applied_once_and_duplicates_are_counted<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     for expected in [Seen::Fresh, Seen::Duplicate, Seen::Duplicate] {
         let mut tx = store.begin().await.unwrap();
         let seen = inbox::insert(&mut tx, "orders", "m", "order.created", at(0)).await.unwrap();
@@ -54,29 +56,44 @@ async fn messages_c16_a_message_is_applied_once_and_duplicates_are_counted() {
     drop(tx);
     assert!(inbox::contains(&store, "orders", "m").await.unwrap());
     assert!(!inbox::contains(&store, "mail", "m").await.unwrap(), "that one was rolled back");
-    let row: (String, i64, i64) = sqlx::query_as(
-        "SELECT kind, applied_at, duplicates FROM mamparo_inbox WHERE consumer = 'orders'",
-    )
-    .fetch_one(store.reader())
-    .await
-    .unwrap();
-    assert_eq!(row, ("order.created".to_owned(), at(0).unix_millis(), 2));
+    let row = format!(
+        "SELECT count(*) FROM mamparo_inbox WHERE consumer = 'orders' AND kind = 'order.created'
+         AND applied_at = {} AND duplicates = 2",
+        at(0).unix_millis()
+    );
+    assert_eq!(H::number(&store, &row).await, 1);
     assert_eq!(inbox::forget(&store, at(0), 10).await.unwrap(), 0);
     assert_eq!(inbox::forget(&store, at(1), 10).await.unwrap(), 1);
 }
 
-/// The lesson looked first and inserted later: two consumers both saw nothing. Insert-first makes
-/// the second one wait for the first's commit and then see it.
-#[tokio::test(flavor = "multi_thread")]
-async fn lesson_k18_two_consumers_of_one_message_are_never_both_first() {
-    let file = File::new();
-    let (one, other) = (file.open().await, file.open().await);
+/// The lesson looked first and inserted later: two consumers both saw nothing, and both applied it.
+/// Insert-first makes the second one wait for the first's end, and then it knows.
+async fn lesson_k18_looking_first_applies_twice_and_inserting_first_once<H: Home>() {
+    let home = H::empty();
+    let (one, other) = (home.store().await, home.store().await);
     one.apply("CREATE TABLE IF NOT EXISTS effects (n INTEGER NOT NULL)").await.unwrap();
-    let apply = async |store: &SqliteStore, id: &str| {
+    let effect = "INSERT INTO effects VALUES (1)";
+    let effects = async || H::number(&one, "SELECT count(*) FROM effects").await;
+
+    // The lesson's way.
+    let looked =
+        tokio::join!(inbox::contains(&one, "orders", "m"), inbox::contains(&other, "orders", "m"));
+    for (store, seen) in [(&one, looked.0), (&other, looked.1)] {
+        if !seen.unwrap() {
+            let mut tx = store.begin().await.unwrap();
+            H::run(&mut tx, effect).await;
+            inbox::insert(&mut tx, "orders", "m", "x", at(0)).await.unwrap();
+            store.commit(tx).await.unwrap();
+        }
+    }
+    assert_eq!(effects().await, 2, "one message, two effects");
+
+    // Ours.
+    let apply = async |store: &Store<H::Db>, id: &str| {
         let mut tx = store.begin().await.unwrap();
         let seen = inbox::insert(&mut tx, "orders", id, "x", at(0)).await.unwrap();
         if seen == Seen::Fresh {
-            sqlx::query("INSERT INTO effects VALUES (1)").execute(&mut *tx).await.unwrap();
+            H::run(&mut tx, effect).await;
         }
         store.commit(tx).await.unwrap();
         seen
@@ -86,26 +103,71 @@ async fn lesson_k18_two_consumers_of_one_message_are_never_both_first() {
         let (left, right) = tokio::join!(apply(&one, &id), apply(&other, &id));
         assert_ne!(left, right, "message {id}");
     }
-    let effects: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM effects").fetch_one(one.reader()).await.unwrap();
-    assert_eq!(effects, 20);
+    assert_eq!(effects().await, 22);
 }
 
-async fn start(store: &SqliteStore, id: &str, seconds: u64) -> u32 {
+/// Whoever comes second waits, and what it then sees is what the first has made of it.
+async fn the_second_of_two_waits_for_the_firsts_end<H: Home>() {
+    let home = H::empty();
+    let (one, other) = (home.store().await, home.store().await);
+    for (id, commits, expected) in
+        [("kept", true, Seen::Duplicate), ("rolled back", false, Seen::Fresh)]
+    {
+        let mut first = one.begin().await.unwrap();
+        assert_eq!(inbox::insert(&mut first, "orders", id, "x", at(0)).await.unwrap(), Seen::Fresh);
+        let second = async {
+            let mut tx = other.begin().await.unwrap();
+            let seen = inbox::insert(&mut tx, "orders", id, "x", at(0)).await.unwrap();
+            other.commit(tx).await.unwrap();
+            seen
+        };
+        let first = async {
+            // Long enough for the second to stand at the lock; right however long it takes.
+            for _ in 0..20 {
+                one.ping().await.unwrap();
+            }
+            if commits {
+                one.commit(first).await.unwrap();
+            } else {
+                first.rollback().await.unwrap();
+            }
+        };
+        let (seen, ()) = tokio::join!(second, first);
+        assert_eq!(seen, expected, "{id}");
+    }
+}
+
+/// Old rows go in batches, and a row that somebody holds is left for the next one.
+async fn forgetting_goes_in_batches_and_waits_for_nobody<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
+    let mut tx = store.begin().await.unwrap();
+    for n in 0..25 {
+        inbox::insert(&mut tx, "orders", &n.to_string(), "x", at(n)).await.unwrap();
+    }
+    store.commit(tx).await.unwrap();
+    let mut forgotten = Vec::new();
+    while forgotten.last() != Some(&0) {
+        forgotten.push(inbox::forget(&store, at(20), 8).await.unwrap());
+    }
+    assert_eq!(forgotten, [8, 8, 4, 0]);
+    assert_eq!(H::number(&store, "SELECT count(*) FROM mamparo_inbox").await, 5);
+}
+
+async fn start<DB: Backend>(store: &Store<DB>, id: &str, seconds: u64) -> u32 {
     attempts::started(store, "orders", id, LEASE, at(seconds)).await.unwrap()
 }
 
-#[tokio::test]
-async fn messages_c08_owners_that_died_in_a_message_are_counted_until_one_survives_it() {
-    let file = File::new();
+async fn messages_c08_owners_that_died_in_a_message_are_counted_until_one_survives_it<H: Home>() {
+    let home = H::empty();
     for (earlier, seconds) in (0..3).zip([0, 20, 40]) {
-        let process = file.open().await;
+        let process = home.store().await;
         assert_eq!(start(&process, "poison", seconds).await, earlier);
         assert_eq!(start(&process, "innocent", seconds).await, 0);
         attempts::ended(&process, "orders", "innocent", at(seconds)).await.unwrap();
         process.close().await;
     }
-    let survivor = file.open().await;
+    let survivor = home.store().await;
     assert_eq!(start(&survivor, "poison", 60).await, 3);
     let mut tx = survivor.begin().await.unwrap();
     let attempt = Attempt::of(&survivor, "orders", "poison");
@@ -113,13 +175,12 @@ async fn messages_c08_owners_that_died_in_a_message_are_counted_until_one_surviv
     drop(tx);
     assert_eq!(start(&survivor, "poison", 60).await, 3, "the end was rolled back");
     attempts::ended(&survivor, "orders", "poison", at(60)).await.unwrap();
-    assert_eq!(start(&file.open().await, "poison", 80).await, 0);
+    assert_eq!(start(&home.store().await, "poison", 80).await, 0);
 }
 
-#[tokio::test]
-async fn messages_c08_copies_in_other_hands_and_starts_that_were_cut_off_are_no_deaths() {
-    let file = File::new();
-    let replicas = [file.open().await, file.open().await, file.open().await, file.open().await];
+async fn messages_c08_copies_in_other_hands_and_starts_that_were_cut_off_are_no_deaths<H: Home>() {
+    let home = H::empty();
+    let replicas = [home.store().await, home.store().await, home.store().await, home.store().await];
     for replica in &replicas {
         assert_eq!(start(replica, "twin", 0).await, 0, "the others are alive");
     }
@@ -133,9 +194,9 @@ async fn messages_c08_copies_in_other_hands_and_starts_that_were_cut_off_are_no_
     assert_eq!(start(&replicas[3], "twin", 19).await, 1, "the renewed one has stopped since");
 }
 
-#[tokio::test]
-async fn the_second_request_gets_the_first_ones_answer() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn the_second_request_gets_the_first_ones_answer<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let token = granted(&store, at(0)).await;
     assert_eq!(claim(&store, "f", at(1)).await, Claim::InProgress { until: at(10) });
     complete(&store, &token, &created()).await.unwrap();
@@ -147,17 +208,17 @@ async fn the_second_request_gets_the_first_ones_answer() {
     assert_eq!(claim(&store, "f", at(1)).await, Claim::Replay(created()), "releasing is too late");
 }
 
-#[tokio::test]
-async fn keys_of_different_callers_never_meet() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn keys_of_different_callers_never_meet<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     granted(&store, at(0)).await;
     let other = idempotency::claim(&store, "bob", "k", "g", LEASE, RETENTION, at(0)).await.unwrap();
     assert!(matches!(other, Claim::Granted(_)), "{other:?}");
 }
 
-#[tokio::test]
-async fn messages_c40_the_same_key_with_another_payload_is_refused() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn messages_c40_the_same_key_with_another_payload_is_refused<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let token = granted(&store, at(0)).await;
     assert_eq!(claim(&store, "other", at(1)).await, Claim::Mismatch);
     let known = idempotency::fingerprint(&store, "ada", "k").await.unwrap();
@@ -167,9 +228,9 @@ async fn messages_c40_the_same_key_with_another_payload_is_refused() {
     assert_eq!(claim(&store, "other", at(1)).await, Claim::Mismatch);
 }
 
-#[tokio::test]
-async fn the_answer_rolls_back_with_the_work() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn the_answer_rolls_back_with_the_work<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let token = granted(&store, at(0)).await;
     let mut tx = store.begin().await.unwrap();
     idempotency::complete(&mut tx, &token, &created(), at(1)).await.unwrap();
@@ -177,10 +238,9 @@ async fn the_answer_rolls_back_with_the_work() {
     assert_eq!(claim(&store, "f", at(1)).await, Claim::InProgress { until: at(10) });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_fifty_concurrent_claims_exactly_one_is_granted() {
-    let file = File::new();
-    let stores = [file.open().await, file.open().await];
+async fn of_fifty_concurrent_claims_exactly_one_is_granted<H: Home>() {
+    let home = H::empty();
+    let stores = [home.store().await, home.store().await];
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..50 {
         let store = stores[n % 2].clone();
@@ -193,31 +253,28 @@ async fn of_fifty_concurrent_claims_exactly_one_is_granted() {
     assert_eq!((granted, waiting), (1, 49));
 }
 
-#[tokio::test]
-async fn an_owner_that_died_is_replaced_after_its_lease_and_fenced_off() {
-    let file = File::new();
-    let (dead, heir) = (file.open().await, file.open().await);
+async fn an_owner_that_died_is_replaced_after_its_lease_and_fenced_off<H: Home>() {
+    let home = H::empty();
+    let (dead, heir) = (home.store().await, home.store().await);
     let old = granted(&dead, at(0)).await;
     let new = granted(&heir, at(10)).await;
     assert!(new.epoch > old.epoch);
     // The old owner comes back with its work: neither its answer nor its effect may stay.
     dead.apply("CREATE TABLE IF NOT EXISTS effects (n INTEGER NOT NULL)").await.unwrap();
     let mut tx = dead.begin().await.unwrap();
-    sqlx::query("INSERT INTO effects VALUES (1)").execute(&mut *tx).await.unwrap();
+    H::run(&mut tx, "INSERT INTO effects VALUES (1)").await;
     let fenced = idempotency::complete(&mut tx, &old, &created(), at(11)).await;
     assert!(matches!(fenced, Err(StoreError::Fenced { .. })), "{fenced:?}");
     drop(tx);
-    let effects: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM effects").fetch_one(heir.reader()).await.unwrap();
-    assert_eq!(effects, 0);
+    assert_eq!(H::number(&heir, "SELECT count(*) FROM effects").await, 0);
     idempotency::release(&dead, &old).await.unwrap();
     assert_eq!(claim(&dead, "f", at(11)).await, Claim::InProgress { until: at(20) });
     complete(&heir, &new, &created()).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_released_key_is_free_for_the_same_payload_at_once() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn a_released_key_is_free_for_the_same_payload_at_once<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let old = granted(&store, at(0)).await;
     idempotency::release(&store, &old).await.unwrap();
     let new = granted(&store, at(1)).await;
@@ -226,9 +283,9 @@ async fn a_released_key_is_free_for_the_same_payload_at_once() {
     assert!(matches!(fenced, Err(StoreError::Fenced { .. })), "{fenced:?}");
 }
 
-#[tokio::test]
-async fn keys_are_forgotten_after_their_retention() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn keys_are_forgotten_after_their_retention<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let token = granted(&store, at(0)).await;
     complete(&store, &token, &created()).await.unwrap();
     assert_eq!(claim(&store, "other", at(86_399)).await, Claim::Mismatch);
@@ -236,3 +293,46 @@ async fn keys_are_forgotten_after_their_retention() {
     assert!(matches!(claim(&store, "other", at(86_400)).await, Claim::Granted(_)));
     assert_eq!(idempotency::forget(&store, at(2 * 86_400), 10).await.unwrap(), 1);
 }
+
+/// A lease begins when it is handed out, not when it was asked for: the wait for another owner of the
+/// key must not use it up.
+async fn messages_c28_a_lease_is_whole_when_it_is_handed_out_after_a_wait<H: Home>() {
+    let home = H::empty();
+    let (one, other) = (home.store().await, home.store().await);
+    let old = granted(&one, at(0)).await;
+    let clock = AtomicU64::new(15);
+    let now = || at(clock.load(Ordering::SeqCst));
+    // Somebody holds the row for longer than a lease is long.
+    let mut holder = one.begin().await.unwrap();
+    let touch = "UPDATE mamparo_idempotency SET epoch = epoch";
+    H::run(&mut holder, touch).await;
+    let claimed = idempotency::claim(&other, "ada", "k", "f", LEASE, RETENTION, now);
+    let release = async {
+        for _ in 0..20 {
+            one.ping().await.unwrap();
+        }
+        clock.store(40, Ordering::SeqCst);
+        holder.rollback().await.unwrap();
+    };
+    let (claimed, ()) = tokio::join!(claimed, release);
+    assert!(matches!(claimed.unwrap(), Claim::Granted(token) if token.epoch > old.epoch));
+    assert_eq!(claim(&one, "f", at(45)).await, Claim::InProgress { until: at(50) });
+}
+
+on_every_database!(
+    messages_c16_a_message_is_applied_once_and_duplicates_are_counted,
+    messages_c08_owners_that_died_in_a_message_are_counted_until_one_survives_it,
+    messages_c08_copies_in_other_hands_and_starts_that_were_cut_off_are_no_deaths,
+    the_second_request_gets_the_first_ones_answer,
+    keys_of_different_callers_never_meet,
+    messages_c40_the_same_key_with_another_payload_is_refused,
+    the_answer_rolls_back_with_the_work,
+    of_fifty_concurrent_claims_exactly_one_is_granted,
+    an_owner_that_died_is_replaced_after_its_lease_and_fenced_off,
+    a_released_key_is_free_for_the_same_payload_at_once,
+    keys_are_forgotten_after_their_retention,
+    lesson_k18_looking_first_applies_twice_and_inserting_first_once,
+    the_second_of_two_waits_for_the_firsts_end,
+    forgetting_goes_in_batches_and_waits_for_nobody,
+    messages_c28_a_lease_is_whole_when_it_is_handed_out_after_a_wait,
+);

@@ -6,8 +6,11 @@ mod common;
 
 use std::error::Error;
 
+use common::home::Home;
 use common::{File, at, message, queue};
-use mamparo_store::{QueueRows, SqliteStore, Store, StoreError, attempts, inbox, outbox};
+use mamparo_store::{
+    Backend, PostgresStore, QueueRows, SqliteStore, Store, StoreError, attempts, inbox, outbox,
+};
 use mamparo_store::{idempotency, queue as rows};
 use sqlx::ConnectOptions;
 
@@ -80,25 +83,6 @@ async fn the_file_is_opened_for_durability() {
     assert!(written.is_err(), "readers can't write");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_may_open_a_new_file_at_once() {
-    for _ in 0..5 {
-        let file = File::new();
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..8 {
-            let address = file.address();
-            #[expect(clippy::disallowed_methods, reason = "the set is drained below")]
-            tasks.spawn(async move { SqliteStore::open(&address).await });
-        }
-        let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
-        let versions: Vec<i64> = sqlx::query_scalar("SELECT version FROM mamparo_schema")
-            .fetch_all(stores[0].reader())
-            .await
-            .unwrap();
-        assert_eq!(versions, [1, 2], "each migration ran once");
-    }
-}
-
 /// Switching to WAL gives up at once when another connection is writing in the old mode, as happens
 /// when two processes create the file together.
 #[tokio::test]
@@ -122,29 +106,74 @@ async fn a_file_that_somebody_is_just_creating_is_waited_for() {
     store.unwrap().ping().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_newer_schema_is_left_alone() {
-    let file = File::new();
-    let store = file.open().await;
+async fn a_newer_schema_is_left_alone<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     store.apply("INSERT INTO mamparo_schema (version) VALUES (99)").await.unwrap();
     store.close().await;
-    let refused = SqliteStore::open(&file.address()).await.unwrap_err();
+    let refused = Store::<H::Db>::open(&home.url()).await.unwrap_err();
     assert!(matches!(refused, StoreError::NewerSchema { found: 99, .. }), "{refused}");
 }
 
-#[tokio::test]
-async fn the_users_tables_are_applied_whole_or_not_at_all() {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
+async fn the_users_tables_are_applied_whole_or_not_at_all<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
     let schema = "CREATE TABLE IF NOT EXISTS one (n INTEGER);
                   CREATE TABLE IF NOT EXISTS two (n INTEGER);";
     store.apply(schema).await.unwrap();
     store.apply(schema).await.unwrap();
-    assert!(store.apply("CREATE TABLE three (n INTEGER); CREATE TABLE one (n)").await.is_err());
-    assert!(sqlx::query("SELECT * FROM three").execute(store.reader()).await.is_err());
+    let half = "CREATE TABLE three (n INTEGER); CREATE TABLE one (n INTEGER)";
+    assert!(store.apply(half).await.is_err());
+    store.apply("CREATE TABLE three (n INTEGER)").await.unwrap();
 }
 
+/// Each migration runs once, and the schemas of users who apply theirs at once don't collide.
+async fn many_may_open_a_new_database_at_once<H: Home>() {
+    for _ in 0..3 {
+        let home = H::empty();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let address = home.url();
+            #[expect(clippy::disallowed_methods, reason = "the set is drained below")]
+            tasks.spawn(async move {
+                let store = Store::<H::Db>::open(&address).await?;
+                store.apply("CREATE TABLE IF NOT EXISTS mine (n INTEGER)").await?;
+                Ok::<_, StoreError>(store)
+            });
+        }
+        let stores: Vec<_> = tasks.join_all().await.into_iter().map(Result::unwrap).collect();
+        let twice = "SELECT count(*) - count(DISTINCT version) FROM mamparo_schema";
+        assert_eq!(H::number(&stores[0], twice).await, 0);
+        assert!(H::number(&stores[0], "SELECT count(*) FROM mamparo_schema").await > 0);
+    }
+}
+
+async fn what_was_committed_is_there_after_closing_and_a_closed_store_says_so<H: Home>() {
+    let home = H::empty();
+    let store = home.store().await;
+    let background = store.background();
+    store.ping().await.unwrap();
+    background.ping().await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    inbox::insert(&mut tx, "c", "m", "k", at(0)).await.unwrap();
+    store.commit(tx).await.unwrap();
+    background.close().await;
+    assert!(store.ping().await.is_err(), "clones share their connections");
+    assert!(store.begin().await.is_err());
+    let again = Store::<H::Db>::open_existing(&home.url()).await.unwrap();
+    assert!(inbox::contains(&again, "c", "m").await.unwrap());
+    assert_ne!(again.opening(), store.opening());
+}
+
+on_every_database!(
+    a_newer_schema_is_left_alone,
+    the_users_tables_are_applied_whole_or_not_at_all,
+    many_may_open_a_new_database_at_once,
+    what_was_committed_is_there_after_closing_and_a_closed_store_says_so,
+);
+
 #[tokio::test]
-async fn what_was_written_is_there_after_closing_and_a_closed_store_says_so() {
+async fn messages_are_there_after_closing_and_a_closed_store_says_so() {
     let file = File::new();
     let store = file.open().await;
     store.ping().await.unwrap();
@@ -162,7 +191,7 @@ async fn what_was_written_is_there_after_closing_and_a_closed_store_says_so() {
 #[test]
 fn futures_are_send_in_generic_code() {
     fn send<T: Send>(_: &T) {}
-    async fn all<DB: QueueRows>(store: Store<DB>) -> Result<(), StoreError> {
+    async fn all<DB: Backend>(store: Store<DB>) -> Result<(), StoreError> {
         let mut tx = store.begin().await?;
         inbox::insert(&mut tx, "c", "m", "k", at(0)).await?;
         outbox::enqueue(&mut tx, &outbox::Event::new("k", "k", Vec::new()), at(0)).await?;
@@ -171,13 +200,21 @@ fn futures_are_send_in_generic_code() {
         attempts::started(&store, "c", "m", common::LEASE, || at(0)).await?;
         let lease = common::LEASE;
         idempotency::claim(&store, "c", "k", "f", lease, lease, || at(0)).await?;
-        rows::lease(&store, "q", "o", 1, lease, || at(0)).await?;
-        rows::totals(&store).await?;
+        store.begin_within(lease).await?.rollback().await.ok();
         store.outbox_signal().wait().await;
         Ok(())
     }
-    fn check<DB: QueueRows>(store: Store<DB>) {
+    async fn queues<DB: QueueRows>(store: Store<DB>) -> Result<(), StoreError> {
+        rows::lease(&store, "q", "o", 1, common::LEASE, || at(0)).await?;
+        rows::totals(&store).await?;
+        Ok(())
+    }
+    fn check<DB: Backend>(store: Store<DB>) {
         send(&all(store));
     }
-    let _: fn(SqliteStore) = check::<sqlx::Sqlite>;
+    fn check_queues<DB: QueueRows>(store: Store<DB>) {
+        send(&queues(store));
+    }
+    let _: [fn(SqliteStore); 2] = [check::<sqlx::Sqlite>, check_queues::<sqlx::Sqlite>];
+    let _: fn(PostgresStore) = check::<sqlx::Postgres>;
 }

@@ -27,6 +27,16 @@ CREATE TABLE mamparo_idempotency (
 CREATE INDEX mamparo_idempotency_keep ON mamparo_idempotency (keep_until);
 ";
 
+pub(super) const LOAD: &str = "SELECT fingerprint, epoch, phase, lease_until, keep_until
+     FROM mamparo_idempotency WHERE caller = $1 AND key = $2";
+
+pub(super) const LOCK: &str = "SELECT fingerprint, epoch, phase, lease_until, keep_until
+     FROM mamparo_idempotency WHERE caller = $1 AND key = $2 FOR NO KEY UPDATE";
+
+pub(super) const FORGET: &str = "DELETE FROM mamparo_idempotency WHERE ctid = ANY (ARRAY(
+     SELECT ctid FROM mamparo_idempotency WHERE keep_until <= $1
+     ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED))";
+
 impl KeyRows for Postgres {
     /// A row must be there to be locked, so a new key gets one first. Of two that come together, the
     /// second waits here, and then finds what the first has written.
@@ -46,26 +56,12 @@ impl KeyRows for Postgres {
     }
 
     async fn lock_key(conn: &mut PgConnection, caller: &str, key: &str) -> Result<Option<Record>> {
-        let row = sqlx::query(
-            "SELECT fingerprint, epoch, phase, lease_until, keep_until
-             FROM mamparo_idempotency WHERE caller = $1 AND key = $2 FOR NO KEY UPDATE",
-        )
-        .bind(caller)
-        .bind(key)
-        .fetch_optional(conn)
-        .await?;
+        let row = sqlx::query(LOCK).bind(caller).bind(key).fetch_optional(conn).await?;
         row.as_ref().map(record_of).transpose()
     }
 
     async fn load_key(conn: &mut PgConnection, caller: &str, key: &str) -> Result<Option<Record>> {
-        let row = sqlx::query(
-            "SELECT fingerprint, epoch, phase, lease_until, keep_until
-             FROM mamparo_idempotency WHERE caller = $1 AND key = $2",
-        )
-        .bind(caller)
-        .bind(key)
-        .fetch_optional(conn)
-        .await?;
+        let row = sqlx::query(LOAD).bind(caller).bind(key).fetch_optional(conn).await?;
         row.as_ref().map(record_of).transpose()
     }
 
@@ -130,16 +126,12 @@ impl KeyRows for Postgres {
     }
 
     async fn forget_keys(conn: &mut PgConnection, now: WallTime, max: u32) -> Result<u64> {
-        sqlx::query(
-            "DELETE FROM mamparo_idempotency WHERE ctid = ANY (ARRAY(
-                 SELECT ctid FROM mamparo_idempotency WHERE keep_until <= $1
-                 ORDER BY keep_until LIMIT $2 FOR UPDATE SKIP LOCKED))",
-        )
-        .bind(now.unix_millis())
-        .bind(i64::from(max))
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
+        sqlx::query(FORGET)
+            .bind(now.unix_millis())
+            .bind(i64::from(max))
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected())
     }
 }
 

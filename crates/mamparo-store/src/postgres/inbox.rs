@@ -27,7 +27,24 @@ CREATE TABLE mamparo_attempts (
     alive_until BIGINT NOT NULL,
     PRIMARY KEY (consumer, message_id, owner)
 );
+CREATE INDEX mamparo_attempts_owner ON mamparo_attempts (owner, consumer);
 ";
+
+pub(super) const HAS: &str =
+    "SELECT EXISTS (SELECT 1 FROM mamparo_inbox WHERE consumer = $1 AND message_id = $2)";
+
+/// Old rows go in batches, by index. Partitions by time, which could be dropped whole, would need the
+/// time in the primary key, and then one message could be applied in two of them. Rows that somebody
+/// holds are left for the next batch, so that neither waits for the other.
+pub(super) const FORGET: &str =
+    "DELETE FROM mamparo_inbox WHERE ctid = ANY (ARRAY(SELECT ctid FROM mamparo_inbox
+     WHERE applied_at < $1 ORDER BY applied_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
+
+pub(super) const RENEW: &str =
+    "UPDATE mamparo_attempts SET alive_until = $1 WHERE consumer = $2 AND owner = $3";
+
+pub(super) const END: &str = "DELETE FROM mamparo_attempts WHERE consumer = $1 AND message_id = $2
+     AND (owner = $3 OR alive_until <= $4)";
 
 impl InboxRows for Postgres {
     /// Insert first, in one statement: the second of two waits until the first has ended, and then
@@ -54,25 +71,16 @@ impl InboxRows for Postgres {
     }
 
     async fn has_inbox(conn: &mut PgConnection, consumer: &str, message_id: &str) -> Result<bool> {
-        sqlx::query_scalar(
-            "SELECT EXISTS (SELECT 1 FROM mamparo_inbox WHERE consumer = $1 AND message_id = $2)",
-        )
-        .bind(consumer)
-        .bind(message_id)
-        .fetch_one(conn)
-        .await
+        sqlx::query_scalar(HAS).bind(consumer).bind(message_id).fetch_one(conn).await
     }
 
     async fn forget_inbox(conn: &mut PgConnection, before: WallTime, max: u32) -> Result<u64> {
-        sqlx::query(
-            "DELETE FROM mamparo_inbox WHERE ctid = ANY (ARRAY(SELECT ctid FROM mamparo_inbox
-             WHERE applied_at < $1 ORDER BY applied_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
-        )
-        .bind(before.unix_millis())
-        .bind(i64::from(max))
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
+        sqlx::query(FORGET)
+            .bind(before.unix_millis())
+            .bind(i64::from(max))
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected())
     }
 
     async fn start_attempt(
@@ -106,15 +114,13 @@ impl InboxRows for Postgres {
         owner: &str,
         alive_until: WallTime,
     ) -> Result<()> {
-        sqlx::query(
-            "UPDATE mamparo_attempts SET alive_until = $1 WHERE consumer = $2 AND owner = $3",
-        )
-        .bind(alive_until.unix_millis())
-        .bind(consumer)
-        .bind(owner)
-        .execute(conn)
-        .await
-        .map(drop)
+        sqlx::query(RENEW)
+            .bind(alive_until.unix_millis())
+            .bind(consumer)
+            .bind(owner)
+            .execute(conn)
+            .await
+            .map(drop)
     }
 
     async fn end_attempt(
@@ -122,16 +128,13 @@ impl InboxRows for Postgres {
         attempt: Attempt<'_>,
         now: WallTime,
     ) -> Result<()> {
-        sqlx::query(
-            "DELETE FROM mamparo_attempts WHERE consumer = $1 AND message_id = $2
-             AND (owner = $3 OR alive_until <= $4)",
-        )
-        .bind(attempt.consumer)
-        .bind(attempt.message_id)
-        .bind(attempt.owner)
-        .bind(now.unix_millis())
-        .execute(conn)
-        .await
-        .map(drop)
+        sqlx::query(END)
+            .bind(attempt.consumer)
+            .bind(attempt.message_id)
+            .bind(attempt.owner)
+            .bind(now.unix_millis())
+            .execute(conn)
+            .await
+            .map(drop)
     }
 }

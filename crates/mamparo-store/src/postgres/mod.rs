@@ -6,6 +6,8 @@ mod idempotency;
 mod inbox;
 mod outbox;
 mod parked;
+#[cfg(test)]
+mod plans;
 mod schema;
 
 use std::borrow::Cow;

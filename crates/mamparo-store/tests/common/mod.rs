@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod cutter;
+pub(crate) mod home;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
