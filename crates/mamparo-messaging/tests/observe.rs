@@ -12,8 +12,17 @@ use mamparo_call::clock;
 use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Answer, METRICS, Relay, RelayOptions, dlq, event};
 use mamparo_store::outbox;
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
+
+async fn lose_a_publisher(prometheus: &PrometheusHandle) {
+    let proxy = amqp::proxy::Proxy::start(&mamparo_testkit::servers::amqp_url()).await;
+    let rabbit = mamparo_messaging::RabbitMqBroker::connect(&proxy.url).await.unwrap();
+    until("connected", async || prometheus.render().contains("publisher_connected 1")).await;
+    proxy.cut();
+    until("cut", async || prometheus.render().contains("mamparo_publisher_losses_total")).await;
+    drop(rabbit);
+}
 
 #[tokio::test]
 async fn every_metric_is_listed_and_every_listed_one_is_real() {
@@ -59,12 +68,7 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;
     until("noticed", async || prometheus.render().contains("mamparo_relay_failures_total")).await;
-    let proxy = amqp::proxy::Proxy::start(&mamparo_testkit::servers::amqp_url()).await;
-    let rabbit = mamparo_messaging::RabbitMqBroker::connect(&proxy.url).await.unwrap();
-    until("connected", async || prometheus.render().contains("publisher_connected 1")).await;
-    proxy.cut();
-    until("cut", async || prometheus.render().contains("mamparo_publisher_losses_total")).await;
-    drop(rabbit);
+    lose_a_publisher(&prometheus).await;
     cancel.cancel();
     relay.await.unwrap();
     running.stop().await;
