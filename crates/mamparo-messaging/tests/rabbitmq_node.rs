@@ -45,12 +45,9 @@ async fn connect(url: &str) -> RabbitMqBroker {
 /// Why the subscription ended.
 async fn end_of(subscription: &impl Subscription) -> (Kind, String) {
     within(subscription.lost()).await;
-    match subscription.take(0).await.unwrap_err() {
-        MessagingError::Broker { operation, closure } => {
-            (closure.kind, format!("{operation}: {closure}"))
-        }
-        other => panic!("{other}"),
-    }
+    let error = subscription.take(0).await.unwrap_err();
+    let MessagingError::Broker { operation, closure } = error else { panic!("{error}") };
+    (closure.kind, format!("{operation}: {closure}"))
 }
 
 #[tokio::test]
