@@ -15,6 +15,7 @@ use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOpt
 use lapin::types::FieldTable;
 use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
+use mamparo_messaging::broker::Subscription as _;
 use mamparo_messaging::{
     Broker as _, Confirm, Message, MessagingError, QueuePolicy, RabbitMqBroker, RabbitMqOptions,
 };
@@ -232,4 +233,26 @@ async fn a_wrong_address_or_password_is_refused_in_words_without_the_password() 
         assert!(text.contains(says) && !text.contains("s3cret"), "{address}: {text}");
         assert!(matches!(error, MessagingError::Broker { .. } | MessagingError::Address { .. }));
     }
+}
+
+#[tokio::test]
+async fn messages_c09_a_connection_without_signs_of_life_is_given_up() {
+    let proxy = Proxy::start(&amqp_url()).await;
+    // One second instead of ten; it is given up after two of them.
+    let address = format!("{}?heartbeat=1", proxy.url);
+    let broker = RabbitMqBroker::connect_with(&address, hasty()).await.unwrap();
+    let policy = policy();
+    broker.declare(&policy).await.unwrap();
+    let subscription = broker.consume(&policy.queue, 10).await.unwrap();
+    proxy.hold();
+    within(subscription.lost()).await;
+    let words = subscription.take(1).await.unwrap_err().to_string();
+    assert!(words.contains("no sign of life"), "{words}");
+    proxy.cut();
+    let subscription = broker.consume(&policy.queue, 10).await.unwrap();
+    let message = order("order.created", "o-1");
+    assert_eq!(broker.publish("", &policy.queue, &message).await, Confirm::Confirmed);
+    subscription.ack(amqp::next(&subscription).await.receipt).await.unwrap();
+    within(subscription.close()).await.unwrap();
+    clear(&policy).await;
 }

@@ -141,56 +141,47 @@ impl Inner {
 
     async fn read(self: Arc<Self>, mut deliveries: lapin::Consumer) {
         loop {
-            tokio::select! {
-                delivery = deliveries.next() => {
-                    let mut next = Some(delivery);
-                    // All that have come, under one lock and with one wake-up.
-                    let mut state = self.state();
-                    while let Some(delivery) = next {
-                        if let Err(closure) = self.arrive(&mut state, delivery) {
-                            drop(state);
-                            return self.end(closure);
-                        }
-                        next = deliveries.next().now_or_never();
-                    }
-                    drop(state);
-                    self.arrived.notify_one();
-                }
-                () = self.settled.notified() => {
-                    if let Err(error) = self.flush().await {
-                        return self.end(closure_of(&error));
-                    }
-                }
+            let done = tokio::select! {
+                first = deliveries.next() => self.arrive(first, &mut deliveries),
+                () = self.settled.notified() => self.connector.within(self.flush()).await,
+            };
+            if let Err(closure) = done {
+                return self.end(closure).await;
             }
         }
     }
 
+    /// Takes in all that have come, under one lock and with one wake-up.
     fn arrive(
         &self,
-        state: &mut State,
-        delivery: Option<lapin::Result<lapin::message::Delivery>>,
+        first: Option<lapin::Result<lapin::message::Delivery>>,
+        deliveries: &mut lapin::Consumer,
     ) -> Result<(), Closure> {
-        match delivery {
-            Some(Ok(delivery)) => {
-                let message = convert::incoming(
-                    delivery.exchange.as_str(),
-                    delivery.routing_key.as_str(),
-                    &delivery.properties,
-                    delivery.data,
-                );
-                let tag = i64::try_from(delivery.delivery_tag).unwrap_or(i64::MAX);
-                state.ledger.arrived(delivery.delivery_tag);
-                let receipt = Receipt { tag, epoch: 0 };
-                state.fresh.push_back(Delivery { receipt, suspect: delivery.redelivered, message });
-                Ok(())
+        let (mut next, mut arrived) = (Some(first), VecDeque::new());
+        let ended = loop {
+            match next {
+                Some(Some(Ok(delivery))) => arrived.push_back(delivery_of(delivery)),
+                Some(Some(Err(error))) => break Err(closure_of(&error)),
+                // The stream ends without a word when the broker cancels the consumer.
+                Some(None) if self.channel.status().connected() => {
+                    let text = "the broker cancelled the consumer";
+                    break Err(Closure::new(Kind::Cancelled, text));
+                }
+                Some(None) => {
+                    break Err(Closure::new(Kind::Disconnected, "the deliveries ended"));
+                }
+                None => break Ok(()),
             }
-            Some(Err(error)) => Err(closure_of(&error)),
-            // The stream ends without a word when the broker cancels the consumer.
-            None if self.channel.status().connected() => {
-                Err(Closure::new(Kind::Cancelled, "the broker cancelled the consumer"))
-            }
-            None => Err(Closure::new(Kind::Disconnected, "the deliveries ended")),
+            next = deliveries.next().now_or_never();
+        };
+        let mut state = self.state();
+        for delivery in &arrived {
+            state.ledger.arrived(delivery.receipt.tag.unsigned_abs());
         }
+        state.fresh.append(&mut arrived);
+        drop(state);
+        self.arrived.notify_one();
+        ended
     }
 
     /// Sends every settlement that has come together.
@@ -212,14 +203,23 @@ impl Inner {
         Ok(())
     }
 
-    fn end(&self, closure: Closure) {
+    async fn end(&self, closure: Closure) {
         observe::subscription_ended(&self.queue, &closure);
+        self.mark(closure);
+        // After a cancel the channel lives and holds what was in hand: let it go at once.
+        if self.connection.status().connected() {
+            let closed = self.connection.close(200, "the subscription ended".into());
+            if let Err(closure) = self.connector.within(closed).await {
+                observe::subscription_ended(&self.queue, &closure);
+            }
+        }
+    }
+
+    /// It is over: nothing is handed out and nothing is settled any more.
+    fn mark(&self, closure: Closure) {
         let mut state = self.state();
         // The broker hands all of them out again.
-        state.fresh.clear();
-        state.held.clear();
-        state.ledger = Ledger::default();
-        state.lost = Some(closure);
+        *state = State { lost: Some(closure), ..State::default() };
         drop(state);
         self.arrived.notify_one();
         self.over.notify_one();
@@ -247,6 +247,18 @@ impl Inner {
         self.connector.within(self.connection.close(200, "done".into())).await?;
         Ok(u64::try_from(open).unwrap_or(u64::MAX))
     }
+}
+
+/// A delivery that nobody holds yet.
+fn delivery_of(delivery: lapin::message::Delivery) -> Delivery {
+    let message = convert::incoming(
+        delivery.exchange.as_str(),
+        delivery.routing_key.as_str(),
+        &delivery.properties,
+        delivery.data,
+    );
+    let tag = i64::try_from(delivery.delivery_tag).unwrap_or(i64::MAX);
+    Delivery { receipt: Receipt { tag, epoch: 0 }, suspect: delivery.redelivered, message }
 }
 
 impl Subscription for RabbitMqSubscription {
