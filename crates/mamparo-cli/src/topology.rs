@@ -206,8 +206,8 @@ fn notes(able: &Capabilities, plans: &[Plan]) {
     }
 }
 
-/// How full a waiting room or dead-letter queue is. RabbitMQ's own limit does not hold for what it
-/// dead-letters itself, so that nobody else would tell.
+/// How full a waiting room or dead-letter queue is. What RabbitMQ dead-letters itself into a full queue is
+/// lost or waits where no count shows it, so that nobody else would tell.
 fn filled(plan: &Plan, step: &Step) -> Fill {
     match (&step.subject, step.depth) {
         (Subject::Queue(_, Role::Waiting | Role::DeadLetters), Some(depth)) => {

@@ -19,9 +19,9 @@ pub trait Provision: Broker {
     ///
     /// On RabbitMQ arguments are read by declaring what was just seen to exist with the values that it has
     /// said. A queue that is deleted by somebody else between the two would be made by the second: the
-    /// protocol has no question without that risk. Arguments that RabbitMQ does not compare, policies and
-    /// bindings can't be seen over AMQP at all; a broker that was set up to relax its checks hides the
-    /// type of a queue.
+    /// protocol has no question without that risk. Policies and bindings can't be seen over AMQP at all, nor
+    /// arguments that RabbitMQ does not compare: unknown ones, and of a classic queue those that only quorum
+    /// queues have. A broker that was set up to relax its checks hides the type of a queue.
     fn look(
         &self,
         topology: &Topology,

@@ -1,9 +1,11 @@
 //! When somebody has to look at a waiting room or a dead-letter queue.
 //!
-//! Neither RabbitMQ's limits nor its own worker can be relied on alone. A message that the broker itself
-//! dead-letters may pass by `reject-publish` (RabbitMQ 3.10: a dead-letter queue of one kept all of
-//! five), and the worker that empties a waiting room has been stuck after upgrades and membership
-//! changes. So both are watched from outside.
+//! Neither RabbitMQ's limits nor its own worker can be relied on alone. Of what a classic queue dead-letters
+//! into a full one that should refuse, everything beyond the limit is lost (seen on 3.10.8). A quorum queue
+//! keeps what its target does not take and tries again every 3 minutes, but no count that AMQP shows has
+//! these messages, and without at-least-once the limit does not hold (rabbitmq-server 8495). And the worker
+//! that empties a waiting room has been stuck after upgrades and membership changes (rabbitmq-server 12625).
+//! So both are watched from outside.
 
 use std::time::Duration;
 
