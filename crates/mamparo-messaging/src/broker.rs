@@ -93,7 +93,9 @@ pub trait Broker: sealed::Sealed + Clone + std::fmt::Debug + Send + Sync + 'stat
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Declares the policy's three queues and its bindings. Again with the same policy changes nothing.
+    /// Declares everything that the policy needs on this broker: queues, waiting rooms, bindings. Again
+    /// with the same policy changes nothing. [`MessagingError::Mismatch`] when a queue is there with other
+    /// arguments and can't be changed: it says what differs and the way out, and trying again is no use.
     fn declare(
         &self,
         policy: &QueuePolicy,

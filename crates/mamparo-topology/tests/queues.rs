@@ -112,3 +112,37 @@ fn a_wrong_value_says_the_range_and_the_way_out() {
     let unknown = mistakes("message_tt = \"5s\"");
     assert!(unknown.contains("unknown key") && !unknown.contains("message_ttl?"), "{unknown}");
 }
+
+#[test]
+fn the_page_has_every_key_and_its_default() {
+    let page = include_str!("../../../docs/queues.md");
+    let defaults = QueuePolicy::new("", "");
+    let seconds = |delay: Duration| format!("{} s", delay.as_secs());
+    let rows = [
+        ("owner", "required".to_owned()),
+        ("runbook", "required".to_owned()),
+        ("events", "none".to_owned()),
+        ("prefetch", defaults.prefetch.to_string()),
+        ("workers", "`prefetch`".to_owned()),
+        ("attempts", defaults.attempts.to_string()),
+        ("retry_delay", seconds(defaults.retry_delay)),
+        ("retry_tiers", "none".to_owned()),
+        ("waiting_room", format!("`{}`", defaults.waiting_room.as_str())),
+        ("handler_timeout", seconds(defaults.handler_timeout)),
+        ("type", format!("`{}`", defaults.queue_type.as_str())),
+        ("delivery_limit", defaults.delivery_limit.to_string()),
+        ("max_length", defaults.max_length.to_string()),
+        ("version", defaults.version.to_string()),
+    ];
+    let unknown = mistakes("zzzzzzzzzzzzzzzz = 1");
+    let mut known: Vec<&str> = unknown.split_once("known here: ").unwrap().1.split(", ").collect();
+    let mut listed: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
+    (known.sort_unstable(), listed.sort_unstable());
+    assert_eq!(listed, known, "the keys that are read");
+    for (key, default) in rows {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("{key} is not in docs/queues.md"));
+        let cell = row.split('|').nth(3).unwrap_or_default().trim();
+        assert_eq!(cell, default, "{key}");
+    }
+}

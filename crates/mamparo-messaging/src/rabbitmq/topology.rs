@@ -92,9 +92,12 @@ impl RabbitMqBroker {
             if closure.kind == Kind::Locked {
                 return Ok(exclusive(depth));
             }
-            let Some(found) = mismatch::read(&closure.text) else { return Err(closure) };
-            if probe.tell(&found) == Next::Stop {
-                break;
+            match mismatch::read(&closure.text) {
+                Some(found) if probe.tell(&found) == Next::Again => {}
+                // What is known already is worth more than why the rest is not.
+                Some(_) => break,
+                None if probe.found() => break,
+                None => return Err(closure),
             }
         }
         Ok(Seen::There { differences: probe.into_differences(), depth: Some(depth) })

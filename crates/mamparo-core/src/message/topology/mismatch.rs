@@ -157,6 +157,12 @@ impl Probe {
         Next::Again
     }
 
+    /// Has anything been found to differ?
+    #[must_use]
+    pub fn found(&self) -> bool {
+        !self.found.is_empty()
+    }
+
     /// All that differs.
     #[must_use]
     pub fn into_differences(self) -> Vec<Difference> {
