@@ -58,6 +58,7 @@ pub mod address;
 pub mod attempts;
 pub mod backend;
 pub mod class;
+pub mod clock;
 mod columns;
 pub mod error;
 pub mod failed;
@@ -74,7 +75,8 @@ mod topic;
 mod transact;
 
 pub use address::StoreAddress;
-pub use backend::{Backend, QueueRows};
+pub use backend::{Backend, Migrated, QueueRows};
+pub use clock::Clock;
 pub use error::StoreError;
 pub use mamparo_core::message::transaction::{Class, Repeats};
 pub use options::StoreOptions;

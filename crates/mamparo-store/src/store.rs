@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use mamparo_core::limits::ATTEMPT_MIN_USABLE;
 use mamparo_core::time::WallTime;
 
-use crate::backend::{Lane, Pools};
+use crate::backend::{Lane, Migrated, Pools};
 use crate::{Backend, StoreAddress, StoreError, StoreOptions};
 
 /// A transaction of the user's on this store's database.
@@ -240,6 +240,12 @@ impl<DB: Backend> Store<DB> {
     #[must_use]
     pub fn opening(&self) -> &str {
         &self.opening
+    }
+
+    /// What this opening did to the schema of mamparo's tables.
+    #[must_use]
+    pub fn migrated(&self) -> Migrated {
+        self.pools.migrated
     }
 
     /// Connections for reading only. On PostgreSQL nothing but good manners keeps anybody from

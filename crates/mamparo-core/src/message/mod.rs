@@ -1,6 +1,7 @@
 //! Messages: where they go next, and which of two requests or deliveries may act.
 
 pub mod capabilities;
+pub mod clock;
 pub mod closure;
 pub mod delivery;
 pub mod failed;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use mamparo_core::time::WallTime;
 use sqlx::{Pool, Result};
 
 use crate::{StoreAddress, StoreError, StoreOptions};
@@ -46,6 +47,15 @@ pub struct Lane<DB: sqlx::Database> {
     pub suspects: Arc<AtomicU32>,
 }
 
+/// What opening did to the schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version that was found; 0 for a database without our tables.
+    pub from: i64,
+    /// The version that it has now: the newest that this program knows.
+    pub to: i64,
+}
+
 /// All connections of a store.
 #[derive(Debug)]
 pub struct Pools<DB: sqlx::Database> {
@@ -53,11 +63,17 @@ pub struct Pools<DB: sqlx::Database> {
     pub requests: Lane<DB>,
     /// For relays, consumers, sweepers and housekeeping. The same where there is only one writer.
     pub background: Lane<DB>,
+    /// The version of the schema before it was migrated, and since.
+    pub migrated: Migrated,
 }
 
 impl<DB: sqlx::Database> Clone for Pools<DB> {
     fn clone(&self) -> Self {
-        Self { requests: self.requests.clone(), background: self.background.clone() }
+        Self {
+            requests: self.requests.clone(),
+            background: self.background.clone(),
+            migrated: self.migrated,
+        }
     }
 }
 
@@ -101,6 +117,12 @@ pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows + ParkedRows {
         conn: &mut Self::Connection,
         sql: &str,
     ) -> impl Future<Output = Result<()>> + Send;
+
+    /// The time by the database's own clock, now and not at the transaction's start; `None` where
+    /// that is the host's.
+    fn read_clock(
+        conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Option<WallTime>>> + Send;
 
     /// Reads something small.
     fn check(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;

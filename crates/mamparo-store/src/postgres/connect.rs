@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Pool, Postgres};
 
 use super::schema;
 use crate::address::PostgresUrl;
-use crate::backend::{Lane, Pools};
+use crate::backend::{Lane, Migrated, Pools};
 use crate::{StoreError, StoreOptions};
 
 /// A connection that was idle for so long is asked whether it is still good before it is handed out.
@@ -38,7 +38,7 @@ pub(super) async fn open(
     if !ours {
         return Err(StoreError::Foreign { address: url.to_string() });
     }
-    migrate(&mut conn, url).await?;
+    let migrated = migrate(&mut conn, url).await?;
     conn.close().await.map_err(failed)?;
     let lane = |connections| {
         let suspects = Arc::<AtomicU32>::default();
@@ -48,6 +48,7 @@ pub(super) async fn open(
     Ok(Pools {
         requests: lane(options.connections),
         background: lane(options.background_connections),
+        migrated,
     })
 }
 
@@ -113,12 +114,13 @@ fn session(options: &StoreOptions) -> String {
     )
 }
 
-async fn migrate(conn: &mut PgConnection, url: &PostgresUrl) -> Result<(), StoreError> {
+async fn migrate(conn: &mut PgConnection, url: &PostgresUrl) -> Result<Migrated, StoreError> {
     let failed = |source| StoreError::Open { address: url.to_string(), source };
     let mut tx = conn.begin().await.map_err(failed)?;
     let found = schema::migrate(&mut tx).await.map_err(failed)?;
     if found > schema::VERSION {
         return Err(StoreError::NewerSchema { found, known: schema::VERSION });
     }
-    tx.commit().await.map_err(failed)
+    tx.commit().await.map_err(failed)?;
+    Ok(Migrated { from: found, to: schema::VERSION })
 }

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mamparo_core::time::WallTime;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Result, Row};
 
@@ -65,6 +66,13 @@ impl Backend for Postgres {
             .execute(&mut *conn)
             .await?;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(drop)
+    }
+
+    async fn read_clock(conn: &mut PgConnection) -> Result<Option<WallTime>> {
+        // Not `now()`, which is the time of the transaction's start.
+        let millis = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+        let millis = sqlx::query_scalar(millis).fetch_one(conn).await?;
+        Ok(Some(WallTime::from_unix_millis(millis)))
     }
 
     async fn check(conn: &mut PgConnection) -> Result<()> {

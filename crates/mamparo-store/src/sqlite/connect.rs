@@ -10,7 +10,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Pool, Sqlite};
 
 use super::schema;
-use crate::backend::{Lane, Pools};
+use crate::backend::{Lane, Migrated, Pools};
 use crate::{StoreAddress, StoreError, StoreOptions};
 
 /// How long a statement waits for another process's transaction.
@@ -33,8 +33,8 @@ pub(super) async fn open(
         StoreAddress::File(path) => path,
         StoreAddress::Memory => {
             let writer = memory(limits).await.map_err(failed)?;
-            migrate(&writer, address).await?;
-            return Ok(pools(writer.clone(), writer));
+            let migrated = migrate(&writer, address).await?;
+            return Ok(pools(writer.clone(), writer, migrated));
         }
         StoreAddress::Postgres(_) => {
             return Err(StoreError::Address {
@@ -52,16 +52,16 @@ pub(super) async fn open(
     }
     let writing = options.clone().journal_mode(SqliteJournalMode::Wal);
     let writer = open_patiently(&options, writing, limits).await.map_err(failed)?;
-    migrate(&writer, address).await?;
+    let migrated = migrate(&writer, address).await?;
     let reading = options.create_if_missing(false).pragma("query_only", "ON");
     let reader = pool(READERS, limits).connect_with(reading).await.map_err(failed)?;
-    Ok(pools(writer, reader))
+    Ok(pools(writer, reader, migrated))
 }
 
 /// One writer serves all: SQLite has no more.
-fn pools(writer: Pool<Sqlite>, reader: Pool<Sqlite>) -> Pools<Sqlite> {
+fn pools(writer: Pool<Sqlite>, reader: Pool<Sqlite>, migrated: Migrated) -> Pools<Sqlite> {
     let requests = Lane { writer, reader, suspects: Arc::default() };
-    Pools { background: requests.clone(), requests }
+    Pools { background: requests.clone(), requests, migrated }
 }
 
 /// Has mamparo been here? Only looks, because the file may be somebody else's: a switch to WAL alone
@@ -139,12 +139,13 @@ fn is_busy(error: &sqlx::Error) -> bool {
     code.and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 5)
 }
 
-async fn migrate(writer: &Pool<Sqlite>, address: &StoreAddress) -> Result<(), StoreError> {
+async fn migrate(writer: &Pool<Sqlite>, address: &StoreAddress) -> Result<Migrated, StoreError> {
     let failed = |source| StoreError::Open { address: address.to_string(), source };
     let mut tx = writer.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     let found = schema::migrate(&mut tx).await.map_err(failed)?;
     if found > schema::VERSION {
         return Err(StoreError::NewerSchema { found, known: schema::VERSION });
     }
-    tx.commit().await.map_err(failed)
+    tx.commit().await.map_err(failed)?;
+    Ok(Migrated { from: found, to: schema::VERSION })
 }

@@ -17,6 +17,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mamparo_core::time::WallTime;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Result, Row, Sqlite, SqliteConnection};
 
@@ -50,6 +51,10 @@ impl Backend for Sqlite {
 
     async fn run_script(conn: &mut SqliteConnection, sql: &str) -> Result<()> {
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(drop)
+    }
+
+    async fn read_clock(_conn: &mut SqliteConnection) -> Result<Option<WallTime>> {
+        Ok(None)
     }
 
     async fn check(conn: &mut SqliteConnection) -> Result<()> {
