@@ -4,6 +4,7 @@
 
 mod actor;
 mod dlq;
+mod migrate;
 mod output;
 mod topology;
 
@@ -26,6 +27,8 @@ enum Command {
     /// Look at dead letters, put them back, or throw them away.
     #[command(subcommand)]
     Dlq(dlq::Verb),
+    /// Bring the tables of a service's store up to date, and say from which version to which.
+    Migrate(migrate::Migrate),
     /// Compare a broker's queues with the policy files, and make what is missing.
     #[command(subcommand)]
     Topology(topology::Verb),
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Dlq(verb) => runtime.block_on(dlq::run(verb)).into(),
+        Command::Migrate(verb) => runtime.block_on(migrate::run(verb)).into(),
         Command::Topology(verb) => runtime.block_on(topology::run(verb)).into(),
     }
 }

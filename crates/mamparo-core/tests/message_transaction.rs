@@ -12,14 +12,13 @@ fn deadlocks_run_again_twice_within_the_growing_waits() {
     for seed in 0..1_000 {
         let mut rng = SeededRng::new(seed);
         for (attempt, ceiling) in [(1, 50), (2, 100)] {
-            match repeats.ask(attempt, Class::RetryWhole, &mut rng) {
-                Decision::Again { after } => {
-                    assert!(after <= Duration::from_millis(ceiling), "{after:?}");
-                    let longest = &mut longest[attempt as usize - 1];
-                    *longest = after.max(*longest);
-                }
-                other => unreachable!("attempt {attempt}: {other:?}"),
-            }
+            let decision = repeats.ask(attempt, Class::RetryWhole, &mut rng);
+            let Decision::Again { after } = decision else {
+                unreachable!("attempt {attempt}: {decision:?}")
+            };
+            assert!(after <= Duration::from_millis(ceiling), "{after:?}");
+            let longest = &mut longest[attempt as usize - 1];
+            *longest = after.max(*longest);
         }
         assert_eq!(repeats.ask(3, Class::RetryWhole, &mut rng), Decision::GiveUp);
     }
