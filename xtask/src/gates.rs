@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::servers;
 use crate::steps::{Step, Tally, output, timed};
+use crate::{demo, servers};
 
 /// Features of the facade that are checked one at a time, each without the others.
 pub const FEATURES: &[&str] = &["http", "messaging", "service", "store"];
@@ -20,7 +20,11 @@ pub const SCENARIOS: &[&str] = &[
     "poison",
     "crash",
     "payments-gone",
+    "broker-down",
 ];
+
+/// The step that plays scenarios on servers.
+const ON_SERVERS: &str = "demo on PostgreSQL and RabbitMQ";
 
 /// Runs every test of the workspace: units, integration, docs, tidy. `more` goes to `cargo test`;
 /// with `-p` in it the rest of the workspace is left out.
@@ -101,6 +105,7 @@ pub fn ci(root: &Path) -> Result<bool, String> {
         let run = || match step.name.as_str() {
             "test" => test(root, &[]),
             "model" => model(root, &[]),
+            ON_SERVERS => demo::on_servers(root, demo::ON_SERVERS),
             _ => step.run(root),
         };
         let (result, took) = timed(run);
@@ -138,6 +143,7 @@ pub fn steps(deny: bool) -> Vec<Step> {
     let soak = "run --quiet --locked --package soak --";
     steps.push(Step::cargo("soak", &format!("{soak} fight --messages 1024 --every-ms 400")));
     steps.push(Step::cargo("soak at every write", &format!("{soak} writes --step 9")));
+    steps.push(Step::cargo(ON_SERVERS, "xtask demo"));
     steps.push(Step::cargo("bench gate", "xtask bench gate"));
     let bare = "check --quiet --package mamparo --locked --no-default-features";
     steps.push(Step::cargo("facade without features", bare));

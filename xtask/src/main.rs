@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, gates, servers, tidy};
+use xtask::{bench, demo, gates, servers, tidy};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Automation of this workspace")]
@@ -39,6 +39,14 @@ enum Task {
     },
     /// Run everything that must be green before a merge.
     Ci,
+    /// Play TechCorp's demo on a PostgreSQL and a RabbitMQ of its own.
+    Demo {
+        /// Scenarios, `broker-down` say; those of the gate when none is named.
+        scenarios: Vec<String>,
+        /// Length of each one's traffic.
+        #[arg(long = "for", default_value = "40s")]
+        length: String,
+    },
     /// Check the rules of the house; prints what, where, why and the way out.
     Tidy,
     /// Measure what the call policies cost; see docs/benchmarks.md.
@@ -91,6 +99,11 @@ fn run(task: Task) -> Result<bool, String> {
         Task::Model { arguments } => gates::model(&root, &arguments),
         Task::Soak { arguments } => gates::soak(&root, &arguments),
         Task::Ci => gates::ci(&root),
+        Task::Demo { scenarios, length } if !scenarios.is_empty() => {
+            let named: Vec<_> = scenarios.iter().map(|name| (&**name, &*length)).collect();
+            demo::on_servers(&root, &named)
+        }
+        Task::Demo { .. } => demo::on_servers(&root, demo::ON_SERVERS),
         Task::Tidy => {
             let report = tidy::check(&root)?;
             print!("{report}");

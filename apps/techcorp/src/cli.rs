@@ -3,25 +3,24 @@
 //! Data goes to stdout and words to stderr. Exit codes: 0 clean, 1 a broken invariant or a lost
 //! task, 2 unusable input, 130 a demo that was interrupted.
 
+mod demo;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use mamparo::call::clock;
-use mamparo::core::rng::Rng;
+use mamparo::messaging::address::BrokerAddress;
 use mamparo::service::config::{self, UNUSABLE};
-use mamparo::service::signal::Signals;
 use mamparo::service::{
     Environment, Role, Service, Telemetry, exit_code, run_all, run_until_signal, telemetry,
 };
-use mamparo::topology::{Located, PolicyFile, Problems};
+use mamparo::store::StoreError;
+use mamparo::topology::{PolicyFile, Problems};
 
-use crate::demo::run::{Options, run};
-use crate::demo::scenario::{SCENARIOS, Scenario};
-use crate::demo::terminal::{Terminal, say};
-use crate::demo::{DemoError, report::Report};
+use crate::db;
+use crate::demo::engines::Engines;
+use crate::demo::terminal::say;
 use crate::host::{Host, StartError};
 use crate::services::answers::chain;
 use crate::shop::{self, SERVICES};
@@ -41,41 +40,55 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the whole shop in this process, on SQLite and the embedded broker.
+    /// Runs the whole shop in this process; on SQLite and the embedded broker unless told otherwise.
     All {
-        /// Where databases are kept.
+        /// Where SQLite databases are kept.
         #[arg(long, value_name = "DIR", default_value = "techcorp-data")]
         data: PathBuf,
+        #[command(flatten)]
+        place: Place,
     },
     /// Runs the shop under traffic and a scripted fault, and judges it by its books.
-    Demo(DemoArgs),
+    Demo(Box<demo::DemoArgs>),
     /// Runs one service: gateway, bff, orders, catalog, customers, inventory, payments,
     /// notifications, psp or mail.
     #[command(external_subcommand)]
     Service(Vec<String>),
 }
 
-#[derive(Debug, Args)]
-struct DemoArgs {
-    /// What goes wrong: calm, catalog-down, catalog-slow, payments-503, psp-slow, poison, crash,
-    /// payments-gone.
-    #[arg(long, default_value = "catalog-down", value_parser = scenario)]
-    scenario: &'static Scenario,
-    /// Length of the traffic: 10s to 1h.
-    #[arg(long = "for", default_value = "30s", value_parser = length)]
-    length: Duration,
-    /// Orders a second, 1 to 200.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
-    rate: u32,
-    /// Replays the traffic of an earlier run.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Prints the report as JSON.
-    #[arg(long)]
-    json: bool,
-    /// Keeps policy files and databases in this directory, which must be empty or new.
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
+/// Servers for the shop, instead of files.
+#[derive(Debug, Clone, Args)]
+struct Place {
+    /// PostgreSQL database of the shop, postgres://…/techcorp; made when it is missing. Each service
+    /// has a schema of its own in it.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// RabbitMQ broker of the shop, amqp://…
+    #[arg(long, value_name = "URL")]
+    broker: Option<String>,
+}
+
+impl Place {
+    /// The engines that were asked for, or how it ends when an address is none.
+    fn engines(&self) -> Result<Engines, ExitCode> {
+        let Self { store, broker } = self.clone();
+        let unusable = |error: &(dyn std::error::Error + 'static)| {
+            say(&format!("failed to {}", chain(error)));
+            ExitCode::from(UNUSABLE)
+        };
+        if let Some(shop) = &store {
+            db::of_service(shop, "orders").map_err(|error| unusable(&error))?;
+        }
+        if let Some(broker) = &broker {
+            let address = BrokerAddress::parse(broker).map_err(|error| unusable(&error))?;
+            if !matches!(address, BrokerAddress::Amqp(_)) {
+                say("failed to use --broker: it takes amqp://… (RabbitMQ)");
+                say("hint: without --broker the shop has the embedded one");
+                return Err(ExitCode::from(UNUSABLE));
+            }
+        }
+        Ok(Engines { store, broker, ..Engines::default() })
+    }
 }
 
 /// Runs one service of the shop.
@@ -88,22 +101,9 @@ struct ServiceArgs {
     /// Its policy file; the one it comes with when not given.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-}
-
-fn scenario(text: &str) -> Result<&'static Scenario, String> {
-    Scenario::named(text).ok_or_else(|| {
-        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-        format!("there are: {}", names.join(", "))
-    })
-}
-
-fn length(text: &str) -> Result<Duration, String> {
-    let length = mamparo::topology::parse_duration(text)?;
-    if (Duration::from_secs(10)..=Duration::from_secs(3_600)).contains(&length) {
-        Ok(length)
-    } else {
-        Err("10s to 1h".to_owned())
-    }
+    /// Lets whoever reaches psp or catalog make them slow: for a demo that runs them apart.
+    #[arg(long, hide = true)]
+    weather: bool,
 }
 
 /// Runs the command of this process's arguments.
@@ -116,8 +116,8 @@ pub fn main() -> ExitCode {
     };
     runtime.block_on(async {
         match cli.command {
-            Command::All { data } => all(&data).await,
-            Command::Demo(args) => demo(&args).await,
+            Command::All { data, place } => all(&data, &place).await,
+            Command::Demo(args) => Box::pin(demo::run_demo(&args)).await,
             Command::Service(words) => one(words).await,
         }
     })
@@ -161,7 +161,8 @@ async fn one(words: Vec<String>) -> ExitCode {
         ));
         return ExitCode::from(UNUSABLE);
     }
-    serve(vec![policy], &environment).await
+    let weather = if args.weather { Weather::open() } else { Weather::default() };
+    serve(vec![policy], &weather, &environment).await
 }
 
 /// The file that a service comes with, under the environment's overrides.
@@ -173,7 +174,11 @@ fn with_environment(service: &str) -> Result<(PolicyFile, Environment), Problems
     Ok((policy, environment))
 }
 
-async fn all(data: &Path) -> ExitCode {
+async fn all(data: &Path, place: &Place) -> ExitCode {
+    let engines = match place.engines() {
+        Ok(engines) => engines,
+        Err(code) => return code,
+    };
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(problems) => return unusable(&problems),
@@ -186,31 +191,39 @@ async fn all(data: &Path) -> ExitCode {
         let text = shop::default_policy(service).unwrap_or_default();
         match mamparo::topology::parse(&format!("{service}.toml"), text) {
             Ok(mut policy) => {
-                place(&mut policy.service.store, data);
-                place(&mut policy.service.broker, data);
+                if let Err(error) = put(&mut policy, &engines, data) {
+                    return fail("find a place for the books", &error);
+                }
                 policies.push(policy);
             }
             Err(problems) => return unusable(&problems),
         }
     }
-    serve(policies, &environment).await
+    serve(policies, &Weather::default(), &environment).await
 }
 
-/// Puts a relative SQLite file into `data`.
-fn place(address: &mut Option<Located<String>>, data: &Path) {
-    if let Some(address) = address
-        && let Some(file) = address.value.strip_prefix("sqlite:")
-    {
-        address.value = format!("sqlite:{}", data.join(file).display());
+/// Puts a service on these engines, with its files in `data`.
+fn put(policy: &mut PolicyFile, engines: &Engines, data: &Path) -> Result<(), StoreError> {
+    let name = policy.service.name.value.clone();
+    if let Some(store) = &mut policy.service.store {
+        store.value = engines.store_of(&name, data)?;
     }
+    if let Some(broker) = &mut policy.service.broker {
+        broker.value = engines.broker_in(data);
+    }
+    Ok(())
 }
 
-async fn serve(policies: Vec<PolicyFile>, environment: &Environment) -> ExitCode {
+async fn serve(
+    policies: Vec<PolicyFile>,
+    weather: &Weather,
+    environment: &Environment,
+) -> ExitCode {
     let telemetry = match telemetry::install(environment) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail("start logs and metrics", &error),
     };
-    let services = match start(policies, &telemetry).await {
+    let services = match start(policies, weather, &telemetry).await {
         Ok(services) => services,
         Err(error @ (StartError::Missing { .. } | StartError::Policies(_))) => {
             say(&format!("fatal: {}", chain(&error)));
@@ -235,6 +248,7 @@ async fn serve(policies: Vec<PolicyFile>, environment: &Environment) -> ExitCode
 /// runs already when a later one fails is stopped in order.
 async fn start(
     policies: Vec<PolicyFile>,
+    weather: &Weather,
     telemetry: &Telemetry,
 ) -> Result<Vec<Service>, StartError> {
     let mut hosts = Vec::new();
@@ -243,7 +257,7 @@ async fn start(
     }
     let mut services = Vec::new();
     for host in hosts {
-        match shop::wire(host, &Weather::default()).await {
+        match shop::wire(host, weather).await {
             Ok(service) => services.push(service),
             Err(error) => {
                 if let Err(lost) = run_all(services, std::future::ready(())).await {
@@ -255,105 +269,3 @@ async fn start(
     }
     Ok(services)
 }
-
-async fn demo(args: &DemoArgs) -> ExitCode {
-    let environment = match Environment::read() {
-        Ok(environment) => environment,
-        Err(problems) => return unusable(&problems),
-    };
-    let telemetry = match telemetry::install(&environment_of_demo(environment)) {
-        Ok(telemetry) => telemetry,
-        Err(error) => return fail("start logs and metrics", &error),
-    };
-    // Lives until the end of the run; a kept directory is no temporary one.
-    let (dir, _temporary) = match directory(args.keep.as_deref()) {
-        Ok(places) => places,
-        Err(error) => {
-            say(&format!("failed to use the directory: {error}"));
-            return ExitCode::from(UNUSABLE);
-        }
-    };
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return fail("find this program", &error),
-    };
-    let options = Options {
-        scenario: args.scenario,
-        length: args.length,
-        rate: f64::from(args.rate),
-        seed: args.seed.unwrap_or_else(|| clock::entropy().next_u64() >> 32),
-        dir,
-        program,
-    };
-    let mut screen = Terminal::new(&options);
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => return fail("listen to signals", &error),
-    };
-    // Dropping the run kills the services that run apart, and returning removes the directory.
-    let ran = tokio::select! {
-        ran = run(&options, telemetry, &mut screen) => ran,
-        signal = signals.next() => {
-            say(&format!("stopped by {signal}, before the verdict"));
-            return ExitCode::from(INTERRUPTED);
-        }
-    };
-    screen.finish();
-    match ran {
-        Ok(report) => tell(&report, args, &options.dir),
-        Err(error) => demo_failed(&error),
-    }
-}
-
-/// The demo shows what happens itself; logs are there for those who ask.
-fn environment_of_demo(environment: Environment) -> Environment {
-    if environment.log == Environment::default().log {
-        return Environment { log: "off".to_owned(), ..environment };
-    }
-    environment
-}
-
-fn directory(keep: Option<&Path>) -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
-    let Some(dir) = keep else {
-        let temporary = tempfile::Builder::new().prefix("techcorp-").tempdir()?;
-        return Ok((temporary.path().to_owned(), Some(temporary)));
-    };
-    std::fs::create_dir_all(dir)?;
-    if std::fs::read_dir(dir)?.next().is_some() {
-        return Err(std::io::Error::other(format!("{} is not empty", dir.display())));
-    }
-    Ok((std::path::absolute(dir)?, None))
-}
-
-fn tell(report: &Report, args: &DemoArgs, dir: &Path) -> ExitCode {
-    let text = if args.json {
-        match serde_json::to_string_pretty(report) {
-            Ok(text) => text,
-            Err(error) => return fail("write the report as JSON", &error),
-        }
-    } else {
-        report.text()
-    };
-    if let Err(error) = writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        return fail("write the report", &error);
-    }
-    if args.keep.is_some() {
-        say(&format!("hint: policy files and databases are in {}", dir.display()));
-    }
-    if report.holds {
-        return ExitCode::SUCCESS;
-    }
-    if args.keep.is_none() {
-        say("hint: --keep DIR keeps the databases for a look; MAMPARO_LOG=warn shows the logs");
-    }
-    ExitCode::FAILURE
-}
-
-fn demo_failed(error: &DemoError) -> ExitCode {
-    let code = fail("run the demo", error);
-    say("hint: MAMPARO_LOG=info shows what the services say");
-    code
-}
-
-/// The exit code of a demo that a signal has ended, as shells expect it.
-const INTERRUPTED: u8 = 130;

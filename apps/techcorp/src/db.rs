@@ -16,7 +16,7 @@ use sqlx::FromRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 
-pub use place::{Engine, of_service};
+pub use place::{Engine, make, of_service};
 
 /// A value that a statement is given.
 #[derive(Debug, Clone)]
@@ -195,6 +195,18 @@ impl Query {
         of: &Store<DB>,
     ) -> Result<Option<T>, sqlx::Error> {
         Ok(self.all(of).await?.into_iter().next())
+    }
+
+    /// Reads rows on a connection of the caller's.
+    ///
+    /// # Errors
+    /// See [`run`](Self::run).
+    pub async fn all_at<DB: ShopDb, T: Shape>(
+        self,
+        conn: &mut DB::Connection,
+    ) -> Result<Vec<T>, sqlx::Error> {
+        let (sql, args) = self.on::<DB>();
+        DB::read(conn, sql, args).await
     }
 
     fn on<DB: ShopDb>(self) -> (String, Vec<Arg>) {

@@ -18,12 +18,18 @@ Made from the services' policy files and the order's table; a test keeps it true
 
 ```sh
 cargo run --release -p techcorp -- all           # everything in one process; books in techcorp-data
+cargo run --release -p techcorp -- all --store postgres://HOST/techcorp --broker amqp://USER:PASSWORD@HOST/VHOST
 curl -i http://127.0.0.1:8080/v1/orders -H 'content-type: application/json' -H 'Idempotency-Key: k-1' \\
     -d '{\"customerId\": \"c-1\", \"lines\": [{\"productId\": \"p-1\", \"quantity\": 2}]}'
 ```
 
 Products are `p-1` to `p-20`, customers `c-1` to `c-40`. The gateway listens on 127.0.0.1:8080; the others on
 `listen` of their files in `apps/techcorp/config`. Ctrl-C stops it in order.
+
+On PostgreSQL each service has a schema of its own in the shop's database (`service.store` in its file is
+`postgres://HOST/techcorp?options[search_path]=orders`); database and schema are made when they are missing. A pooler
+that refuses `options` needs a database or a role with its own `search_path` for each service instead. `cargo xtask demo`
+plays the demo on servers of its own, each service in its own process, `broker-down` and `database-restart` included.
 
 ## What you can ask of it
 

@@ -12,7 +12,7 @@ use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
 use mamparo::http::server::RateLimit;
 use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
 use mamparo::messaging::{
-    Broker, Consumer, ConsumerOptions, EmbeddedBroker, Handler, MessagingError, Relay, RelayOptions,
+    AnyBroker, Broker, Consumer, ConsumerOptions, Handler, MessagingError, Relay, RelayOptions,
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
 use mamparo::store::{Store, StoreError, idempotency, inbox};
@@ -148,11 +148,11 @@ impl Host {
     ///
     /// # Errors
     /// When the file names none, or it can't be opened.
-    pub async fn broker(&self) -> Result<EmbeddedBroker, StartError> {
+    pub async fn broker(&self) -> Result<AnyBroker, StartError> {
         let address = self.policy.service.broker.as_ref();
         let address = address.ok_or_else(|| self.missing("service.broker"))?;
-        let broker = EmbeddedBroker::open(address).await?;
-        let closed = broker.store().clone();
+        let broker = AnyBroker::open(address).await?;
+        let closed = broker.clone();
         self.service.on_stop(Step::ClosePools, "broker", || async move { closed.close().await });
         Ok(broker)
     }
@@ -164,7 +164,7 @@ impl Host {
     pub async fn consume<DB: ShopDb, H: Handler<DB>>(
         &self,
         name: &str,
-        broker: &EmbeddedBroker,
+        broker: &AnyBroker,
         store: &Store<DB>,
         handler: H,
     ) -> Result<(), StartError> {
@@ -205,7 +205,7 @@ impl Host {
     }
 
     /// Carries the outbox of `store` to `broker`.
-    pub fn relay<DB: ShopDb>(&self, broker: &EmbeddedBroker, store: &Store<DB>) {
+    pub fn relay<DB: ShopDb>(&self, broker: &AnyBroker, store: &Store<DB>) {
         let options = RelayOptions { lease: RELAY_LEASE, ..RelayOptions::default() };
         let relay = Relay::new(store.background(), broker.clone(), options);
         self.service.tasks().spawn_essential(Role::Worker, "relay", |stop| async move {

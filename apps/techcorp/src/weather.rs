@@ -4,16 +4,22 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::put;
+use axum::{Json, Router};
 use http::StatusCode;
 use mamparo::call::clock;
 use mamparo::http::Problem;
+use serde::{Deserialize, Serialize};
+
+/// Where a demo's service takes its weather from.
+pub const WEATHER: &str = "/demo/weather";
 
 /// What happens to requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sky {
     /// Nothing.
     #[default]
@@ -30,6 +36,7 @@ pub enum Sky {
 #[derive(Debug, Clone, Default)]
 pub struct Weather {
     sky: Arc<Mutex<Sky>>,
+    open: bool,
 }
 
 impl Weather {
@@ -42,9 +49,24 @@ impl Weather {
         *self.sky.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Clear, and changed by whoever reaches the service: a [`Sky`] is PUT to [`WEATHER`]. For the
+    /// services of a demo that run in processes of their own.
+    #[must_use]
+    pub fn open() -> Self {
+        Self { open: true, ..Self::default() }
+    }
+
     /// `router` in this weather.
     pub fn over(&self, router: Router) -> Router {
-        router.layer(from_fn_with_state(self.clone(), layer))
+        let router = router.layer(from_fn_with_state(self.clone(), layer));
+        if !self.open {
+            return router;
+        }
+        let change = |State(weather): State<Self>, Json(sky): Json<Sky>| async move {
+            weather.set(sky);
+            StatusCode::NO_CONTENT
+        };
+        router.merge(Router::new().route(WEATHER, put(change)).with_state(self.clone()))
     }
 }
 

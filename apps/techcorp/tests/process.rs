@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{PLAIN, PROGRAM, Sent, Shop, Visitor, pause, until};
 use mamparo::call::clock;
 use mamparo::core::rng::{Rng, SeededRng};
-use sqlx::Connection as _;
+use techcorp::db::query;
 use techcorp::shop::default_policy;
 use techcorp::weather::Sky;
 
@@ -93,11 +93,10 @@ fn who_asks_for_what_there_is_not_is_told_what_there_is() {
 
 /// Ids of all orders in the books.
 async fn ids(shop: &Visitor) -> BTreeSet<String> {
-    let mut books = shop.books().await;
-    let ids: Vec<String> =
-        sqlx::query_scalar("SELECT id FROM orders.orders").fetch_all(&mut books).await.unwrap();
-    books.close().await.unwrap();
-    ids.into_iter().collect()
+    let books = shop.books().await;
+    let ids: Vec<(String,)> = books.rows(query("SELECT id FROM orders.orders")).await.unwrap();
+    books.close().await;
+    ids.into_iter().map(|(id,)| id).collect()
 }
 
 async fn rises(shop: &Visitor, query: &'static str, by: u64) {
@@ -187,7 +186,7 @@ async fn payments_killed_eight_times_under_load_charge_everybody_once() {
          ON c.order_id = k.order_id WHERE k.status = 'CHARGED' AND c.state = 'STARTED'";
     let mut rng = SeededRng::new(seed());
     let mut shop = Shop::open(&PLAIN, &["payments"]).await;
-    shop.staff.weather("psp").set(Sky::Late(Duration::from_millis(150)));
+    shop.staff.sky("psp", Sky::Late(Duration::from_millis(150))).await.unwrap();
     let (visitor, stop) = (shop.visitor(), Cell::new(false));
     let killer = async {
         let mut mid_charge = 0;
@@ -202,7 +201,7 @@ async fn payments_killed_eight_times_under_load_charge_everybody_once() {
     };
     let (sent, mid_charge) = tokio::join!(visitor.load("load", 4, &stop), killer);
     assert!(mid_charge > 0, "no kill met a charge in flight: the test has seen nothing");
-    shop.staff.weather("psp").set(Sky::Clear);
+    shop.staff.sky("psp", Sky::Clear).await.unwrap();
     let facts = shop.holds().await.facts;
     let accepted = sent.iter().filter_map(Sent::accepted).count() as u64;
     assert!(facts.accepted >= accepted, "{accepted} were answered 201: {facts:?}");

@@ -9,27 +9,24 @@ use common::{Answer, PLAIN, Post, Shop, basket, day, until};
 use futures_util::future::join_all;
 use mamparo::call::clock;
 use mamparo::core::saga::watchdog::Watchdog;
-use mamparo::messaging::EmbeddedBroker;
+use mamparo::messaging::AnyBroker;
 use mamparo::store::SqliteStore;
-use sqlx::{AssertSqlSafe, Connection as _};
+use techcorp::db::query;
 use techcorp::services::orders::saga::Deadlines;
 use techcorp::services::orders::watch::OrderWatch;
 use techcorp::weather::Sky;
 
 /// One value of the books, as text.
-async fn fact(shop: &Shop, query: &str, id: &str) -> String {
-    let mut books = shop.books().await;
-    let fact: Option<String> = sqlx::query_scalar(AssertSqlSafe(query.to_owned()))
-        .bind(id)
-        .fetch_optional(&mut books)
-        .await
-        .unwrap_or_else(|error| panic!("{query}: {error}"));
-    books.close().await.unwrap();
-    fact.unwrap_or_default()
+async fn fact(shop: &Shop, sql: &'static str, id: &str) -> String {
+    let books = shop.books().await;
+    let found = books.rows::<(Option<String>,)>(query(sql).bind(id)).await;
+    let found = found.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    books.close().await;
+    found.into_iter().next().and_then(|(fact,)| fact).unwrap_or_default()
 }
 
 async fn state(shop: &Shop, id: &str) -> String {
-    fact(shop, "SELECT state || ' ' || COALESCE(reason, '-') FROM orders.orders WHERE id = ?", id)
+    fact(shop, "SELECT state || ' ' || COALESCE(reason, '-') FROM orders.orders WHERE id = $1", id)
         .await
 }
 
@@ -199,14 +196,14 @@ async fn a_charge_that_is_answered_after_the_cancellation_is_refunded_once() {
         ("payments", "dependencies/psp/attempt_timeout", "6s"),
     ]);
     let mut shop = Shop::open(&scenario, &[]).await;
-    shop.staff.weather("psp").set(Sky::Late(Duration::from_millis(4_500)));
+    shop.staff.sky("psp", Sky::Late(Duration::from_millis(4_500))).await.unwrap();
     let id = shop.ordered(&Post::new("late").of("p-3", 1)).await;
     until("it is charged and given up", async || {
         let charged = money(&shop, &id).await == "CHARGE 1749";
         (charged && state(&shop, &id).await == "CANCELLED PAYMENT_TIMEOUT").then_some(())
     })
     .await;
-    shop.staff.weather("psp").set(Sky::Clear);
+    shop.staff.sky("psp", Sky::Clear).await.unwrap();
     let facts = shop.holds().await.facts;
     assert_eq!((facts.charges, facts.refunds, facts.timed_out), (1, 1, 1));
     assert_eq!(money(&shop, &id).await, "CHARGE 1749, REFUND 1749");
@@ -218,7 +215,7 @@ async fn a_charge_that_is_answered_after_the_cancellation_is_refunded_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lesson_w02_a_payment_that_comes_after_the_cancellation_never_revives_the_order() {
     let mut shop = Shop::open(&PLAIN, &[]).await;
-    shop.staff.weather("psp").set(Sky::Late(Duration::from_millis(900)));
+    shop.staff.sky("psp", Sky::Late(Duration::from_millis(900))).await.unwrap();
     let id = shop.ordered(&Post::new("overtaken").of("p-3", 1)).await;
     until("its goods are reserved", async || {
         (state(&shop, &id).await == "STOCK_RESERVED -").then_some(())
@@ -228,23 +225,24 @@ async fn lesson_w02_a_payment_that_comes_after_the_cancellation_never_revives_th
     shop.staff.stop("orders").await.unwrap();
     until("the payment waits for orders", async || {
         let query = "SELECT kind FROM broker.mamparo_messages WHERE queue = 'orders.saga'
-                     AND key = ?";
+                     AND key = $1";
         (fact(&shop, query, &id).await == "payment.confirmed").then_some(())
     })
     .await;
-    shop.staff.weather("psp").set(Sky::Clear);
+    shop.staff.sky("psp", Sky::Clear).await.unwrap();
     // … and the first to look at the order when they are back is the watchdog.
     let address = format!("sqlite:{}", shop.dir().join("orders.db").display());
     let store = SqliteStore::open_existing(&address).await.unwrap();
     let mut tx = store.begin().await.unwrap();
-    sqlx::query("UPDATE orders SET deadline_ms = 1 WHERE id = ?")
+    sqlx::query("UPDATE orders SET deadline_ms = 1 WHERE id = $1")
         .bind(&id)
         .execute(&mut *tx)
         .await
         .unwrap();
     store.commit(tx).await.unwrap();
     let watchdog = Watchdog::default();
-    let broker = EmbeddedBroker::open_existing(&shop.staff.site().broker()).await.unwrap();
+    let site = shop.staff.site();
+    let broker = AnyBroker::open_existing(&site.engines().broker_in(site.dir())).await.unwrap();
     let deadlines = Deadlines::default();
     let watch = OrderWatch { store: store.clone(), watchdog, deadlines, broker };
     assert_eq!(watch.cycle().await.unwrap(), 1);
@@ -260,7 +258,7 @@ async fn lesson_w02_a_payment_that_comes_after_the_cancellation_never_revives_th
     let query = "SELECT group_concat(did, ', ') FROM orders.order_history
                  WHERE order_id = ? AND event = 'PaymentConfirmed'";
     assert_eq!(fact(&shop, query, &id).await, "CancelAgain", "it came late, and was heard");
-    let query = "SELECT released || ' ' || refunded FROM orders.orders WHERE id = ?";
+    let query = "SELECT released || ' ' || refunded FROM orders.orders WHERE id = $1";
     assert_eq!(fact(&shop, query, &id).await, "1 1", "goods and money are known to be back");
     shop.staff.stop_all().await.unwrap();
 }
@@ -285,7 +283,7 @@ async fn the_shop_reconciles_by_itself() {
     })
     .await;
     let reservation = "SELECT state || ' ' || COALESCE(reason, '-')
-                       FROM inventory.reservations WHERE order_id = ?";
+                       FROM inventory.reservations WHERE order_id = $1";
     for id in [&paid, &declined, "unknown"] {
         assert_eq!(fact(&shop, reservation, id).await, "ACTIVE -", "{id}: no answer, no release");
     }
@@ -331,7 +329,7 @@ async fn messages_c37_what_waits_is_consumed_at_the_start_before_anything_new_co
     assert_eq!(consumer["ready"], true, "{ready}");
     until("the mail is handed over", async || {
         let key = format!("{id}-confirmed");
-        let mail = fact(&shop, "SELECT subject FROM mail.delivered WHERE key = ?", &key).await;
+        let mail = fact(&shop, "SELECT subject FROM mail.delivered WHERE key = $1", &key).await;
         mail.ends_with("is confirmed").then_some(())
     })
     .await;
@@ -346,8 +344,8 @@ async fn hold(shop: &Shop, id: &str) {
     let mut tx = store.begin().await.unwrap();
     sqlx::query(
         "INSERT INTO reservations (order_id, customer_id, lines, total_cents, state, reserved_ms)
-         VALUES (?1, 'c-1', '[]', 0, 'ACTIVE', ?2)
-         ON CONFLICT (order_id) DO UPDATE SET state = 'ACTIVE', reserved_ms = ?2, lines = '[]',
+         VALUES ($1, 'c-1', '[]', 0, 'ACTIVE', $2)
+         ON CONFLICT (order_id) DO UPDATE SET state = 'ACTIVE', reserved_ms = $2, lines = '[]',
                                               reason = NULL",
     )
     .bind(id)

@@ -51,9 +51,9 @@ async fn without_its_catalog_the_shop_refuses_orders_at_once_and_lists_them_with
     assert_eq!(page["orders"][0]["productNames"]["p-1"], "Chair 1", "{page}");
 
     // Too slow is away, too: both attempts end at their limit, and the caller hears of it in time.
-    shop.staff.weather("catalog").set(Sky::Slow(Duration::from_secs(5)));
+    shop.staff.sky("catalog", Sky::Slow(Duration::from_secs(5))).await.unwrap();
     is_refused(&shop.order("gateway", &Post::new("slow")).await);
-    shop.staff.weather("catalog").set(Sky::Clear);
+    shop.staff.sky("catalog", Sky::Clear).await.unwrap();
 
     shop.staff.stop("catalog").await.unwrap();
     for service in ["gateway", "orders"] {

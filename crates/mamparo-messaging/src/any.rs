@@ -53,6 +53,16 @@ impl AnyBroker {
     }
 }
 
+impl AnyBroker {
+    /// Closes its connections, after their work. Clones are closed with it.
+    pub async fn close(&self) {
+        match self {
+            Self::Embedded(broker) => broker.store().close().await,
+            Self::RabbitMq(broker) => broker.close(),
+        }
+    }
+}
+
 impl From<EmbeddedBroker> for AnyBroker {
     fn from(broker: EmbeddedBroker) -> Self {
         Self::Embedded(broker)

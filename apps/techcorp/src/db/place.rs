@@ -61,7 +61,9 @@ pub fn of_service(shop: &str, service: &str) -> Result<String, StoreError> {
 }
 
 /// Sees to it that the database of `address`, and the schema that it names, are there.
-pub(super) async fn make(address: &str) -> Result<(), StoreError> {
+/// # Errors
+/// What the server said.
+pub async fn make(address: &str) -> Result<(), StoreError> {
     let shown = StoreAddress::parse(address)?.to_string();
     make_at(address).await.map_err(|source| StoreError::Open { address: shown, source })
 }

@@ -1,89 +1,274 @@
-//! The books of the shop: every service's own database, side by side, read only.
+//! The books of the shop: every service's own tables, side by side, read only, and what lies at the
+//! broker.
 //!
-//! The demo believes nothing that a service or the traffic says of itself; it counts here.
+//! The demo believes nothing that a service or the traffic says of itself; it counts here. The books
+//! of a service are called by its name, `orders.orders` say: on SQLite a file that is attached, on
+//! PostgreSQL its schema.
 
 use std::path::Path;
+use std::time::Duration;
 
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{Connection, SqliteConnection};
+use mamparo::messaging::broker::{Filter, Subscription as _};
+use mamparo::messaging::{AnyBroker, Broker, QueuePolicy};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{PgPool, Postgres, Sqlite, SqlitePool};
 
-/// The databases, by the name that they have in queries.
+use super::DemoError;
+use super::engines::Engines;
+use crate::db::{Query, Shape, query};
+use crate::shop::{SERVICES, default_policy};
+
+/// The databases that are attached on SQLite, by the name that they have in queries.
 pub const BOOKS: [&str; 7] =
     ["orders", "inventory", "payments", "notifications", "psp", "mail", "broker"];
 
-/// Opens all books of the shop in `dir`.
-///
-/// # Errors
-/// What the database said.
-pub async fn open(dir: &Path) -> Result<SqliteConnection, sqlx::Error> {
-    // Databases that are attached inherit how the first one was opened, so it has to be a file.
-    let first = SqliteConnectOptions::new().filename(dir.join("orders.db"));
-    let mut books = SqliteConnection::connect_with(&first).await?;
-    sqlx::query("PRAGMA busy_timeout = 5000").execute(&mut books).await?;
-    for name in BOOKS {
-        let file = dir.join(format!("{name}.db"));
-        sqlx::query(sqlx::AssertSqlSafe(format!("ATTACH DATABASE ? AS {name}")))
-            .bind(file.display().to_string())
-            .execute(&mut books)
-            .await?;
-    }
-    sqlx::query("PRAGMA query_only = ON").execute(&mut books).await?;
-    Ok(books)
+/// How long a look may wait for a server that is away just now.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most dead letters of one queue that are counted.
+const LETTERS_MAX: u32 = 10_000;
+
+/// All books. Its connections come back by themselves when a server was away.
+#[derive(Debug)]
+pub struct Books {
+    tables: Tables,
+    broker: AnyBroker,
+    queues: Vec<QueuePolicy>,
 }
 
-/// The one number that `query` counts.
-///
-/// # Errors
-/// What the database said.
-pub async fn count(books: &mut SqliteConnection, query: &'static str) -> Result<u64, sqlx::Error> {
-    let number: i64 = sqlx::query_scalar(query).fetch_one(books).await?;
-    Ok(u64::try_from(number).unwrap_or(0))
+/// The services' tables alone, for when the broker is away.
+#[derive(Debug)]
+pub struct Tables(Engine);
+
+#[derive(Debug)]
+enum Engine {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
 }
 
-/// What is not yet at rest, in words; empty when the shop is drained.
-///
-/// # Errors
-/// What the database said.
-pub async fn unrest(books: &mut SqliteConnection) -> Result<Vec<String>, sqlx::Error> {
-    let open: [(&str, &'static str); 7] = [
-        (
-            "orders under way",
-            "SELECT COUNT(*) FROM orders.orders WHERE state IN ('PENDING', 'STOCK_RESERVED')",
-        ),
-        (
-            "events in outboxes",
-            "SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox WHERE confirmed_at IS NULL)
-                  + (SELECT COUNT(*) FROM inventory.mamparo_outbox WHERE confirmed_at IS NULL)
-                  + (SELECT COUNT(*) FROM payments.mamparo_outbox WHERE confirmed_at IS NULL)",
-        ),
-        (
-            "messages in queues",
-            "SELECT COUNT(*) FROM broker.mamparo_messages WHERE queue NOT LIKE '%.dlq'",
-        ),
-        (
-            "charges unsettled",
-            "SELECT COUNT(*) FROM payments.charges WHERE state IN ('STARTED', 'REFUND_DUE')",
-        ),
-        (
-            "refunds unheard of",
-            "SELECT COUNT(*) FROM orders.orders o JOIN payments.charges c ON c.order_id = o.id
-             WHERE c.state = 'REFUNDED' AND o.refunded = 0",
-        ),
-        (
-            "reservations under way",
-            "SELECT COUNT(*) FROM inventory.reservations WHERE state = 'ACTIVE'",
-        ),
-        ("mails queued", "SELECT COUNT(*) FROM notifications.mails WHERE state = 'QUEUED'"),
-    ];
-    let mut unrest = Vec::new();
-    for (what, query) in open {
-        match count(books, query).await? {
-            0 => {}
-            many => unrest.push(format!("{many} {what}")),
+impl Tables {
+    /// What `query` finds.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn rows<T: Shape>(&self, query: Query) -> Result<Vec<T>, sqlx::Error> {
+        match &self.0 {
+            Engine::Sqlite(pool) => query.all_at::<Sqlite, T>(&mut *pool.acquire().await?).await,
+            Engine::Postgres(pool) => {
+                query.all_at::<Postgres, T>(&mut *pool.acquire().await?).await
+            }
         }
     }
-    Ok(unrest)
+
+    /// The one number that `sql` counts.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn count(&self, sql: &'static str) -> Result<u64, sqlx::Error> {
+        let rows: Vec<(i64,)> = self.rows(query(sql)).await?;
+        Ok(rows.first().map_or(0, |(number,)| u64::try_from(*number).unwrap_or(0)))
+    }
+
+    /// Closes them, after their work.
+    pub async fn close(&self) {
+        match &self.0 {
+            Engine::Sqlite(pool) => pool.close().await,
+            Engine::Postgres(pool) => pool.close().await,
+        }
+    }
 }
+
+impl Books {
+    /// Opens the books of the shop that stands on `engines`, with its files in `dir`.
+    ///
+    /// # Errors
+    /// What database or broker said.
+    pub async fn open(engines: &Engines, dir: &Path) -> Result<Self, DemoError> {
+        let tables = Self::tables(engines, dir)?;
+        let broker = AnyBroker::open_existing(&engines.broker_in(dir)).await?;
+        Ok(Self { tables, broker, queues: queues()? })
+    }
+
+    /// The services' tables without what lies at the broker.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub fn tables(engines: &Engines, dir: &Path) -> Result<Tables, sqlx::Error> {
+        Ok(Tables(match &engines.store {
+            None => Engine::Sqlite(attached(dir)),
+            Some(shop) => {
+                let one = PgPoolOptions::new().max_connections(1).acquire_timeout(PATIENCE);
+                Engine::Postgres(one.connect_lazy(shop)?)
+            }
+        }))
+    }
+
+    /// The broker.
+    #[must_use]
+    pub fn broker(&self) -> &AnyBroker {
+        &self.broker
+    }
+
+    /// The consumers' queues.
+    #[must_use]
+    pub fn queues(&self) -> &[QueuePolicy] {
+        &self.queues
+    }
+
+    /// What `query` finds.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn rows<T: Shape>(&self, query: Query) -> Result<Vec<T>, sqlx::Error> {
+        self.tables.rows(query).await
+    }
+
+    /// The one number that `sql` counts.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn count(&self, sql: &'static str) -> Result<u64, sqlx::Error> {
+        self.tables.count(sql).await
+    }
+
+    /// Closes them, after their work: whoever copies files next finds them at rest.
+    pub async fn close(&self) {
+        self.tables.close().await;
+        self.broker.close().await;
+    }
+
+    /// What is not yet at rest, in words; empty when the shop is drained.
+    ///
+    /// # Errors
+    /// What database or broker said.
+    pub async fn unrest(&self) -> Result<Vec<String>, DemoError> {
+        let mut unrest = Vec::new();
+        for (what, sql) in UNREST {
+            match self.count(sql).await? {
+                0 => {}
+                many => unrest.push(format!("{many} {what}")),
+            }
+        }
+        match self.under_way().await? {
+            0 => {}
+            many => unrest.push(format!("{many} messages in queues")),
+        }
+        Ok(unrest)
+    }
+
+    /// Messages that wait for a consumer, or for their next attempt.
+    ///
+    /// # Errors
+    /// What the broker said.
+    pub async fn under_way(&self) -> Result<u64, DemoError> {
+        let depths = self.depths().await?;
+        Ok(depths.iter().filter(|(queue, _)| !queue.ends_with(".dlq")).map(|(_, n)| n).sum())
+    }
+
+    /// Messages by queue, empty queues left out.
+    ///
+    /// # Errors
+    /// What the broker said.
+    pub async fn depths(&self) -> Result<Vec<(String, u64)>, DemoError> {
+        let mut depths = Vec::new();
+        for policy in &self.queues {
+            for queue in policy.topology(&self.broker.capabilities()).queues {
+                let depth = self.broker.depth(&queue.name).await?;
+                if depth > 0 {
+                    depths.push((queue.name, depth));
+                }
+            }
+        }
+        Ok(depths)
+    }
+
+    /// All dead letters: (dead-letter queue, message id).
+    ///
+    /// # Errors
+    /// What the broker said.
+    pub async fn dead_letters(&self) -> Result<Vec<(String, String)>, DemoError> {
+        let filter = Filter { max: LETTERS_MAX, ..Filter::default() };
+        let mut letters = Vec::new();
+        for policy in &self.queues {
+            let dlq = policy.dlq();
+            let ids = match &self.broker {
+                AnyBroker::Embedded(broker) => {
+                    let found = broker.browse(&dlq, &filter).await?;
+                    found.into_iter().map(|letter| letter.message.id).collect()
+                }
+                AnyBroker::RabbitMq(_) => self.held(&dlq).await?,
+            };
+            letters.extend(ids.into_iter().map(|id| (dlq.clone(), id)));
+        }
+        Ok(letters)
+    }
+
+    /// The ids of what lies in `queue`, by taking it in hand and giving all of it back.
+    async fn held(&self, queue: &str) -> Result<Vec<String>, DemoError> {
+        let depth = self.broker.depth(queue).await?;
+        let mut ids = Vec::new();
+        if depth == 0 {
+            return Ok(ids);
+        }
+        let hand = self.broker.consume(queue, LETTERS_MAX).await?;
+        while (ids.len() as u64) < depth {
+            hand.ready().await;
+            let taken = hand.take(LETTERS_MAX).await?;
+            ids.extend(taken.into_iter().map(|letter| letter.message.id));
+        }
+        hand.close().await?;
+        Ok(ids)
+    }
+
+    /// Counts the orders by state.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn by_state(&self) -> Result<ByState, sqlx::Error> {
+        let count = query("SELECT state, COUNT(*) FROM orders.orders GROUP BY state");
+        let rows: Vec<(String, i64)> = self.rows(count).await?;
+        let of = |state: &str| {
+            let row = rows.iter().find(|(name, _)| name == state);
+            row.map_or(0, |(_, many)| u64::try_from(*many).unwrap_or(0))
+        };
+        Ok(ByState {
+            pending: of("PENDING"),
+            reserved: of("STOCK_RESERVED"),
+            confirmed: of("CONFIRMED"),
+            cancelled: of("CANCELLED"),
+        })
+    }
+}
+
+/// What is under way in the services' tables.
+const UNREST: [(&str, &str); 6] = [
+    (
+        "orders under way",
+        "SELECT COUNT(*) FROM orders.orders WHERE state IN ('PENDING', 'STOCK_RESERVED')",
+    ),
+    ("events in outboxes", EVENTS_PENDING),
+    (
+        "charges unsettled",
+        "SELECT COUNT(*) FROM payments.charges WHERE state IN ('STARTED', 'REFUND_DUE')",
+    ),
+    (
+        "refunds unheard of",
+        "SELECT COUNT(*) FROM orders.orders o JOIN payments.charges c ON c.order_id = o.id
+         WHERE c.state = 'REFUNDED' AND o.refunded = 0",
+    ),
+    (
+        "reservations under way",
+        "SELECT COUNT(*) FROM inventory.reservations WHERE state = 'ACTIVE'",
+    ),
+    ("mails queued", "SELECT COUNT(*) FROM notifications.mails WHERE state = 'QUEUED'"),
+];
+
+/// Events that the broker has not confirmed.
+pub const EVENTS_PENDING: &str = "
+    SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox WHERE confirmed_at IS NULL)
+         + (SELECT COUNT(*) FROM inventory.mamparo_outbox WHERE confirmed_at IS NULL)
+         + (SELECT COUNT(*) FROM payments.mamparo_outbox WHERE confirmed_at IS NULL)";
 
 /// Orders by state, for the live view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,36 +283,34 @@ pub struct ByState {
     pub cancelled: u64,
 }
 
-/// Counts the orders by state.
-///
-/// # Errors
-/// What the database said.
-pub async fn by_state(books: &mut SqliteConnection) -> Result<ByState, sqlx::Error> {
-    let rows: Vec<(String, i64)> =
-        sqlx::query_as("SELECT state, COUNT(*) FROM orders.orders GROUP BY state")
-            .fetch_all(books)
-            .await?;
-    let of = |state: &str| {
-        let row = rows.iter().find(|(name, _)| name == state);
-        row.map_or(0, |(_, many)| u64::try_from(*many).unwrap_or(0))
-    };
-    Ok(ByState {
-        pending: of("PENDING"),
-        reserved: of("STOCK_RESERVED"),
-        confirmed: of("CONFIRMED"),
-        cancelled: of("CANCELLED"),
-    })
+/// All files of the shop in `dir`, attached to one connection that can't write.
+fn attached(dir: &Path) -> SqlitePool {
+    // Databases that are attached inherit how the first one was opened, so it has to be a file.
+    let first = SqliteConnectOptions::new().filename(dir.join("orders.db"));
+    let dir = dir.to_owned();
+    let one = SqlitePoolOptions::new().max_connections(1).after_connect(move |conn, _| {
+        let files = BOOKS.map(|name| (name, dir.join(format!("{name}.db")).display().to_string()));
+        Box::pin(async move {
+            sqlx::query("PRAGMA busy_timeout = 5000").execute(&mut *conn).await?;
+            for (name, file) in files {
+                sqlx::query(sqlx::AssertSqlSafe(format!("ATTACH DATABASE ? AS {name}")))
+                    .bind(file)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            sqlx::query("PRAGMA query_only = ON").execute(conn).await.map(drop)
+        })
+    });
+    one.connect_lazy_with(first)
 }
 
-/// Messages by queue, empty queues left out.
-///
-/// # Errors
-/// What the database said.
-pub async fn depths(books: &mut SqliteConnection) -> Result<Vec<(String, u64)>, sqlx::Error> {
-    let rows: Vec<(String, i64)> = sqlx::query_as(
-        "SELECT queue, COUNT(*) FROM broker.mamparo_messages GROUP BY queue ORDER BY queue",
-    )
-    .fetch_all(books)
-    .await?;
-    Ok(rows.into_iter().map(|(queue, n)| (queue, u64::try_from(n).unwrap_or(0))).collect())
+/// The queues of all services' own files.
+pub(super) fn queues() -> Result<Vec<QueuePolicy>, DemoError> {
+    let mut queues = Vec::new();
+    for service in SERVICES {
+        let text = default_policy(service).unwrap_or_default();
+        let file = mamparo::topology::parse(&format!("{service}.toml"), text)?;
+        queues.extend(file.queues.iter().map(|queue| queue.policy()));
+    }
+    Ok(queues)
 }

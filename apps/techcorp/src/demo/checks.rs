@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::SqliteConnection;
-
+use super::books::Books;
 use super::scenario::{Fault, Scenario};
 use super::script::Told;
 use super::traffic::{Did, Sample, Seen, Shared, with};
 use super::verdict::Verdict;
 use super::{DemoError, metrics};
+use crate::db::query;
 
 /// A refusal must come well within what its caller waits.
 const REFUSAL: Duration = Duration::from_secs(3);
@@ -58,6 +58,11 @@ pub(super) fn fault_was_seen(
             let given_up = verdict.facts.timed_out > 0;
             verdict.add("the watchdog cancelled orders", absent(given_up));
         }
+        Fault::BrokerDown => {
+            let name = "events waited in outboxes while the broker was away";
+            verdict.add(name, absent(told.waiting > 0));
+        }
+        Fault::DatabaseRestart => verdict.add("the database was restarted", absent(told.cut)),
     }
 }
 
@@ -65,19 +70,13 @@ pub(super) fn fault_was_seen(
 ///
 /// # Errors
 /// What the database said.
-pub(super) async fn lost_orders(
-    books: &mut SqliteConnection,
-    seen: &Shared,
-) -> Result<u64, DemoError> {
-    let answered = with(seen, |seen| seen.answered.clone());
-    let ids = serde_json::to_string(&answered).map_err(|e| sqlx::Error::Encode(e.into()))?;
-    let lost: i64 = sqlx::query_scalar(
-        "SELECT COUNT(*) FROM json_each(?) WHERE value NOT IN (SELECT id FROM orders.orders)",
-    )
-    .bind(ids)
-    .fetch_one(books)
-    .await?;
-    Ok(u64::try_from(lost).unwrap_or(0))
+pub(super) async fn lost_orders(books: &Books, seen: &Shared) -> Result<u64, DemoError> {
+    let mut lost = with(seen, |seen| seen.answered.clone());
+    let all: Vec<(String,)> = books.rows(query("SELECT id FROM orders.orders")).await?;
+    for (id,) in &all {
+        lost.remove(id);
+    }
+    Ok(lost.len() as u64)
 }
 
 /// Attempts of calling `dependency` that did not succeed.
@@ -167,6 +166,10 @@ mod tests {
         assert!(felt("poison", &quiet, Told { poisoned: 1, ..told }, 0, 0));
         assert!(!felt("crash", &quiet, told, 0, 0));
         assert!(felt("crash", &quiet, Told { killed_mid_charge: 1, ..told }, 0, 0));
+        assert!(!felt("broker-down", &quiet, told, 0, 0));
+        assert!(felt("broker-down", &quiet, Told { waiting: 1, ..told }, 0, 0));
+        assert!(!felt("database-restart", &quiet, told, 0, 0));
+        assert!(felt("database-restart", &quiet, Told { cut: true, ..told }, 0, 0));
         assert!(!felt("payments-gone", &quiet, told, 0, 0));
         assert!(felt("payments-gone", &quiet, told, 0, 1));
     }

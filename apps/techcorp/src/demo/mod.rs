@@ -6,12 +6,15 @@
 
 pub mod books;
 mod checks;
+pub mod engines;
+mod ground;
 pub mod live;
 pub mod metrics;
 pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod script;
+mod servers;
 pub mod site;
 pub mod staff;
 pub mod terminal;
@@ -25,6 +28,7 @@ use mamparo::call::BuildError;
 use mamparo::http::HttpError;
 use mamparo::messaging::{Confirm, MessagingError};
 use mamparo::service::ServiceError;
+use mamparo::store::StoreError;
 use mamparo::topology::Problems;
 
 use crate::host::StartError;
@@ -101,4 +105,29 @@ pub enum DemoError {
     /// The broker.
     #[error("reach the broker")]
     Broker(#[from] MessagingError),
+    /// The shop's database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The scenario breaks a server, and nobody has said how.
+    #[error("play {scenario}: {why}")]
+    NoWay {
+        /// Which scenario.
+        scenario: &'static str,
+        /// What is missing, and the way out.
+        why: &'static str,
+    },
+    /// The place is not empty.
+    #[error("begin: {what}")]
+    Occupied {
+        /// What lies there, and the way out.
+        what: String,
+    },
+    /// A command for a server failed.
+    #[error("run {command:?}: {why}")]
+    Command {
+        /// Which.
+        command: String,
+        /// What became of it.
+        why: String,
+    },
 }

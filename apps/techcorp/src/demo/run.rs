@@ -9,8 +9,9 @@ use mamparo::call::{Dependency, clock};
 use mamparo::core::rng::{Rng, SeededRng};
 use mamparo::http::HttpClient;
 use mamparo::service::Telemetry;
-use sqlx::Connection as _;
 
+use super::books::Books;
+use super::engines::Engines;
 use super::report::{self, Report};
 use super::scenario::{Fault, Scenario};
 use super::site::Site;
@@ -18,7 +19,7 @@ use super::staff::Staff;
 use super::traffic::{Shared, Traffic, with};
 use super::verdict::Verdict;
 use super::view::{DRAIN, Screen, View};
-use super::{DemoError, books, checks, metrics, script, verdict};
+use super::{DemoError, checks, ground, metrics, script, verdict};
 use crate::shop::SERVICES;
 
 /// What to run.
@@ -34,6 +35,10 @@ pub struct Options {
     pub seed: u64,
     /// An empty directory.
     pub dir: PathBuf,
+    /// What the shop stands on.
+    pub engines: Engines,
+    /// Leave everything as it is at the end?
+    pub keep: bool,
     /// This program, for services that run in processes of their own.
     pub program: PathBuf,
 }
@@ -49,10 +54,10 @@ pub async fn run(
 ) -> Result<Report, DemoError> {
     let scenario = options.scenario;
     let mut rng = SeededRng::new(options.seed);
-    let site = Site::lay(&options.dir, scenario, &mut clock::entropy())?;
-    // A process can only be killed if it is one.
-    let apart = if scenario.fault == Fault::PaymentsKilled { vec!["payments"] } else { Vec::new() };
-    let mut staff = Staff::new(site, telemetry, options.program.clone(), apart);
+    script::playable(scenario, &options.engines)?;
+    ground::must_be_free(&options.engines).await?;
+    let site = Site::lay(&options.dir, scenario, &options.engines, &mut clock::entropy())?;
+    let mut staff = Staff::new(site, telemetry, options.program.clone(), apart(options));
     for service in SERVICES {
         staff.start(service).await?;
     }
@@ -76,15 +81,15 @@ pub async fn run(
         let ((), told) = tokio::join!(traffic.run(until), fault);
         told
     };
-    let told = view.while_working(work, &notes, screen).await?;
+    let told = Box::pin(view.while_working(work, &notes, screen)).await?;
     let drained = view.drain(screen).await?;
     let apart_metrics = view.apart_metrics().await;
     let stops = staff.stop_all().await?;
     let text = format!("{}\n{apart_metrics}", staff.telemetry().render());
 
-    let mut verdict = verdict::judge(&mut view.books, told.poisoned).await?;
+    let mut verdict = verdict::judge(&view.books, told.poisoned).await?;
     with(&seen, |seen| checks::of_shoppers(&mut verdict, seen));
-    let lost = checks::lost_orders(&mut view.books, &seen).await?;
+    let lost = checks::lost_orders(&view.books, &seen).await?;
     verdict.add("every order that was answered 201 is in the books", lost);
     let late = metrics::total(&text, "mamparo_attempts_after_deadline_total");
     verdict.add("no attempt was sent after its deadline", late);
@@ -93,6 +98,10 @@ pub async fn run(
     verdict.add("every service stopped in order, nothing cut off", unclean);
     let psp_failed = checks::failed_attempts(&text, "psp");
     with(&seen, |seen| checks::fault_was_seen(&mut verdict, scenario, seen, told, psp_failed));
+    view.books.close().await;
+    if !options.keep {
+        ground::clear(&options.engines).await?;
+    }
     let slowest = stops.iter().map(|report| report.took()).max().unwrap_or_default();
     Ok(Report {
         scenario: scenario.name,
@@ -107,6 +116,19 @@ pub async fn run(
         slowest_stop_seconds: slowest.as_secs_f64(),
         shortened: report::shortened(scenario),
     })
+}
+
+/// Services in processes of their own.
+fn apart(options: &Options) -> Vec<&'static str> {
+    if options.engines.any_server() {
+        // On servers the shop is what it is in production: many processes.
+        SERVICES.to_vec()
+    } else if options.scenario.fault == Fault::PaymentsKilled {
+        // A process can only be killed if it is one.
+        vec!["payments"]
+    } else {
+        Vec::new()
+    }
 }
 
 /// The shoppers' way in: patient, and without any policy that would hide what the shop does.
@@ -129,9 +151,9 @@ fn openings(text: &str) -> BTreeMap<String, u64> {
 /// # Errors
 /// What the database said.
 pub async fn judge_again(dir: &Path, poisoned: u64) -> Result<Verdict, DemoError> {
-    let mut books = books::open(dir).await?;
-    let verdict = verdict::judge(&mut books, poisoned).await?;
+    let books = Books::open(&Engines::default(), dir).await?;
+    let verdict = verdict::judge(&books, poisoned).await?;
     // Waited for, so that whoever copies or breaks the files next finds them at rest.
-    books.close().await?;
+    books.close().await;
     Ok(verdict)
 }

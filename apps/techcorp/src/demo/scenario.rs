@@ -21,6 +21,10 @@ pub enum Fault {
     PaymentsKilled,
     /// Payments are stopped for longer than the watchdog waits.
     PaymentsGone,
+    /// The broker is stopped, and started again.
+    BrokerDown,
+    /// The database server is restarted under everybody.
+    DatabaseRestart,
 }
 
 /// A scenario. The fault begins and ends at shares of the run's length.
@@ -134,6 +138,23 @@ pub const SCENARIOS: &[Scenario] = &[
             ("orders", "sagas/order/deadlines/STOCK_RESERVED", "3s"),
             ("orders", "sagas/order/deadlines/PENDING", "3s"),
         ],
+    },
+    Scenario {
+        name: "broker-down",
+        about: "the broker is away: orders are taken all the same, their events wait in outboxes",
+        fault: Fault::BrokerDown,
+        // 20 s of a run of 40 s.
+        begins: 0.2,
+        ends: 0.7,
+        limits: &[],
+    },
+    Scenario {
+        name: "database-restart",
+        about: "the database is restarted: who is cut off is told when to come back, or goes on later",
+        fault: Fault::DatabaseRestart,
+        begins: 0.3,
+        ends: 0.6,
+        limits: &[],
     },
 ];
 

@@ -11,6 +11,7 @@ use mamparo::core::rng::{Rng, SeededRng};
 use toml::{Table, Value};
 
 use super::DemoError;
+use super::engines::Engines;
 use super::scenario::{SHORTENED, Scenario};
 use crate::shop::{SERVICES, default_policy};
 
@@ -27,23 +28,30 @@ const _: () = assert!(SERVICES.len() < BLOCK as usize, "every service has a port
 #[derive(Debug)]
 pub struct Site {
     dir: PathBuf,
+    engines: Engines,
     ports: Ports,
 }
 
 impl Site {
-    /// Writes all policy files for `scenario` into `dir`.
+    /// Writes all policy files for `scenario` into `dir`; the shop stands on `engines`.
     ///
     /// # Errors
     /// When a file can't be written, or no port is free.
-    pub fn lay(dir: &Path, scenario: &Scenario, rng: &mut SeededRng) -> Result<Self, DemoError> {
-        let site = Self { dir: dir.to_owned(), ports: Ports::claim(rng)? };
+    pub fn lay(
+        dir: &Path,
+        scenario: &Scenario,
+        engines: &Engines,
+        rng: &mut SeededRng,
+    ) -> Result<Self, DemoError> {
+        let (dir, engines) = (dir.to_owned(), engines.clone());
+        let site = Self { dir, engines, ports: Ports::claim(rng)? };
         let limits: Vec<_> = SHORTENED.iter().chain(scenario.limits).collect();
         for service in SERVICES {
             let mut file = Table::new();
             if let Some(text) = default_policy(service) {
                 file = text.parse().map_err(|error| broken(service, &error))?;
             }
-            for (path, value) in site.places(service, &file) {
+            for (path, value) in site.places(service, &file)? {
                 set(&mut file, &path, value);
             }
             for (_, path, value) in limits.iter().filter(|(of, ..)| *of == service) {
@@ -75,28 +83,27 @@ impl Site {
         format!("http://127.0.0.1:{}", self.ports.of(service))
     }
 
-    /// The broker's address, as policy files have it.
+    /// What it stands on.
     #[must_use]
-    pub fn broker(&self) -> String {
-        format!("sqlite:{}", self.dir.join("broker.db").display())
+    pub fn engines(&self) -> &Engines {
+        &self.engines
     }
 
     /// Addresses of this site that stand in a service's file.
-    fn places(&self, service: &str, file: &Table) -> Vec<(String, String)> {
+    fn places(&self, service: &str, file: &Table) -> Result<Vec<(String, String)>, DemoError> {
         let port = self.ports.of(service);
         let mut places = vec![("service/listen".to_owned(), format!("127.0.0.1:{port}"))];
         let section = |name: &str| file.get(name).and_then(Value::as_table);
         if section("service").is_some_and(|table| table.contains_key("store")) {
-            let path = self.dir.join(format!("{service}.db"));
-            places.push(("service/store".to_owned(), format!("sqlite:{}", path.display())));
+            places.push(("service/store".to_owned(), self.engines.store_of(service, &self.dir)?));
         }
         if section("service").is_some_and(|table| table.contains_key("broker")) {
-            places.push(("service/broker".to_owned(), self.broker()));
+            places.push(("service/broker".to_owned(), self.engines.broker_in(&self.dir)));
         }
         for dependency in section("dependencies").into_iter().flat_map(Table::keys) {
             places.push((format!("dependencies/{dependency}/url"), self.url(dependency)));
         }
-        places
+        Ok(places)
     }
 }
 
@@ -162,7 +169,8 @@ mod tests {
     fn every_scenario_gives_policy_files_that_load() {
         for scenario in SCENARIOS {
             let dir = tempfile::tempdir().unwrap();
-            let site = Site::lay(dir.path(), scenario, &mut SeededRng::new(1)).unwrap();
+            let engines = Engines::default();
+            let site = Site::lay(dir.path(), scenario, &engines, &mut SeededRng::new(1)).unwrap();
             let files: Vec<PathBuf> = SERVICES.iter().map(|service| site.policy(service)).collect();
             let loaded = mamparo::topology::load(&files);
             assert!(loaded.is_ok(), "{}: {}", scenario.name, loaded.unwrap_err());

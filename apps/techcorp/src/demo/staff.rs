@@ -15,7 +15,7 @@ use tracing::level_filters::LevelFilter;
 use super::DemoError;
 use super::site::Site;
 use crate::shop;
-use crate::weather::Weather;
+use crate::weather::{Sky, WEATHER, Weather};
 
 /// How long a service may take to get ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -76,10 +76,32 @@ impl Staff {
         &self.apart
     }
 
-    /// The weather over a service.
-    #[must_use]
-    pub fn weather(&self, service: &str) -> Weather {
+    /// Changes the weather over a service, wherever it runs.
+    ///
+    /// # Errors
+    /// When a service in a process of its own can't be told.
+    pub async fn sky(&self, service: &'static str, sky: Sky) -> Result<(), DemoError> {
+        if !self.apart.contains(&service) {
+            self.weather(service).set(sky);
+            return Ok(());
+        }
+        let door = self.probe(service)?;
+        match door.put(WEATHER).json(&sky).send().await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let why = crate::services::answers::chain(&error);
+                Err(DemoError::Policy { service: service.to_owned(), why })
+            }
+        }
+    }
+
+    fn weather(&self, service: &str) -> Weather {
         self.weather.get(service).cloned().unwrap_or_default()
+    }
+
+    fn probe(&self, service: &str) -> Result<HttpClient, DemoError> {
+        let dependency = Dependency::builder(service).attempt_timeout(Duration::from_secs(1));
+        Ok(HttpClient::new(&self.site.url(service), dependency.build()?)?)
     }
 
     /// Starts a service and waits until it is ready.
@@ -118,6 +140,7 @@ impl Staff {
             .arg(service)
             .arg("--config")
             .arg(self.site.policy(service))
+            .arg("--weather")
             // The file alone says where it stands, as for those in this process.
             .env_remove("MAMPARO_LISTEN")
             .env_remove("MAMPARO_STORE")
@@ -132,10 +155,7 @@ impl Staff {
     }
 
     async fn until_ready(&self, service: &'static str) -> Result<(), DemoError> {
-        let probe = HttpClient::new(
-            &self.site.url(service),
-            Dependency::builder(service).attempt_timeout(Duration::from_secs(1)).build()?,
-        )?;
+        let probe = self.probe(service)?;
         let give_up = clock::now().plus(READY_WITHIN);
         while clock::now() < give_up {
             if probe.get("/health/ready").send().await.is_ok() {

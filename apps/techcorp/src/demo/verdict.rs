@@ -3,10 +3,14 @@
 //! Each check is a query that counts violations, so 0 is good and any other number says how bad
 //! it is. Breaking a row by hand makes its check fail; the tests do just that to each.
 
-use serde::Serialize;
-use sqlx::SqliteConnection;
+use std::collections::BTreeMap;
 
-use super::books::{by_state, count};
+use serde::Serialize;
+
+use super::DemoError;
+use super::books::{Books, EVENTS_PENDING};
+use crate::db::query;
+use crate::events::Line;
 
 /// An invariant that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -84,7 +88,7 @@ const TIMED_OUT: &str = "SELECT COUNT(*) FROM orders.orders
      WHERE state = 'CANCELLED' AND reason IN ('STOCK_TIMEOUT', 'PAYMENT_TIMEOUT')";
 
 const DOUBLE: &str = "SELECT COUNT(*) FROM (SELECT order_id FROM psp.ledger WHERE kind = 'CHARGE'
-     GROUP BY order_id HAVING COUNT(*) > 1)";
+     GROUP BY order_id HAVING COUNT(*) > 1) AS twice";
 
 const CONFIRMED_UNPAID: &str = "SELECT COUNT(*) FROM orders.orders o WHERE o.state = 'CONFIRMED'
      AND o.total_cents <> COALESCE((SELECT SUM(CASE kind WHEN 'CHARGE' THEN cents ELSE -cents END)
@@ -97,15 +101,9 @@ const CANCELLED_CHARGED: &str = "SELECT COUNT(*) FROM orders.orders o WHERE o.st
 const CHARGED_UNKNOWN: &str = "SELECT COUNT(*) FROM psp.ledger l
      WHERE NOT EXISTS (SELECT 1 FROM orders.orders o WHERE o.id = l.order_id)";
 
-// The columns promise free + reserved = initial; here the promise is held against the reservations.
-const STOCK_LEAK: &str = "WITH held AS (
-         SELECT json_extract(line.value, '$.productId') AS product_id,
-                SUM(json_extract(line.value, '$.quantity')) AS units
-         FROM inventory.reservations r, json_each(r.lines) line
-         WHERE r.state IN ('ACTIVE', 'SOLD') GROUP BY 1)
-     SELECT COALESCE(SUM(ABS(s.initial - s.free - s.reserved)
-                       + ABS(s.reserved - COALESCE(h.units, 0))), 0)
-     FROM inventory.stock s LEFT JOIN held h ON h.product_id = s.product_id";
+const STOCK: &str = "SELECT product_id, initial - free - reserved, reserved FROM inventory.stock";
+
+const HELD: &str = "SELECT lines FROM inventory.reservations WHERE state IN ('ACTIVE', 'SOLD')";
 
 const RESERVED_WITHOUT_RIGHT: &str =
     "SELECT COUNT(*) FROM inventory.reservations r LEFT JOIN orders.orders o ON o.id = r.order_id
@@ -121,21 +119,18 @@ const EVENTS: &str = "SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox)
      + (SELECT COUNT(*) FROM inventory.mamparo_outbox)
      + (SELECT COUNT(*) FROM payments.mamparo_outbox)";
 
-const EVENTS_LOST: &str = "WITH sent AS (
-         SELECT id, kind, confirmed_at FROM orders.mamparo_outbox
-         UNION ALL SELECT id, kind, confirmed_at FROM inventory.mamparo_outbox
-         UNION ALL SELECT id, kind, confirmed_at FROM payments.mamparo_outbox),
+// Events of type $2 that the consumer $1 has not applied.
+const UNAPPLIED: &str = "WITH sent AS (
+         SELECT id, kind FROM orders.mamparo_outbox
+         UNION ALL SELECT id, kind FROM inventory.mamparo_outbox
+         UNION ALL SELECT id, kind FROM payments.mamparo_outbox),
      applied AS (
          SELECT consumer, message_id FROM orders.mamparo_inbox
          UNION ALL SELECT consumer, message_id FROM inventory.mamparo_inbox
          UNION ALL SELECT consumer, message_id FROM payments.mamparo_inbox
          UNION ALL SELECT consumer, message_id FROM notifications.mamparo_inbox)
-     SELECT (SELECT COUNT(*) FROM sent WHERE confirmed_at IS NULL)
-          + (SELECT COUNT(*) FROM sent s JOIN broker.mamparo_bindings b ON b.pattern = s.kind
-             WHERE NOT EXISTS (SELECT 1 FROM applied a
-                               WHERE a.consumer = b.queue AND a.message_id = s.id)
-               AND NOT EXISTS (SELECT 1 FROM broker.mamparo_messages m
-                               WHERE m.queue = b.queue || '.dlq' AND m.id = s.id))";
+     SELECT s.id FROM sent s WHERE s.kind = $2
+     AND NOT EXISTS (SELECT 1 FROM applied a WHERE a.consumer = $1 AND a.message_id = s.id)";
 
 // Each transaction that applies an event to an order writes one line of history, so more lines
 // than inbox rows are events that were applied again. Stock, charges and mails have checks of
@@ -149,61 +144,90 @@ const MAILS_AMISS: &str = "SELECT COUNT(*) FROM orders.orders o
        AND 1 <> (SELECT COUNT(*) FROM mail.delivered m
                  WHERE m.key IN (o.id || '-confirmed', o.id || '-cancelled'))";
 
-const REDELIVERIES: &str = "SELECT
+const REDELIVERIES: &str = "SELECT CAST(
      (SELECT COALESCE(SUM(duplicates), 0) FROM orders.mamparo_inbox)
    + (SELECT COALESCE(SUM(duplicates), 0) FROM inventory.mamparo_inbox)
    + (SELECT COALESCE(SUM(duplicates), 0) FROM payments.mamparo_inbox)
-   + (SELECT COALESCE(SUM(duplicates), 0) FROM notifications.mamparo_inbox)";
+   + (SELECT COALESCE(SUM(duplicates), 0) FROM notifications.mamparo_inbox) AS BIGINT)";
 
-const LEFT_IN_QUEUES: &str =
-    "SELECT COUNT(*) FROM broker.mamparo_messages WHERE queue NOT LIKE '%.dlq'";
+/// Units that are nowhere, or held by nobody. The columns promise free + reserved = initial; here the
+/// promise is held against the reservations.
+async fn stock_leaks(books: &Books) -> Result<u64, DemoError> {
+    let mut held: BTreeMap<String, i64> = BTreeMap::new();
+    for (lines,) in books.rows::<(String,)>(query(HELD)).await? {
+        let lines: Vec<Line> =
+            serde_json::from_str(&lines).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        for line in lines {
+            *held.entry(line.product_id).or_default() += i64::from(line.quantity);
+        }
+    }
+    let stock: Vec<(String, i64, i64)> = books.rows(query(STOCK)).await?;
+    let leaks = stock.iter().map(|(product, missing, reserved)| {
+        let held = held.get(product).copied().unwrap_or_default();
+        missing.unsigned_abs() + (reserved - held).unsigned_abs()
+    });
+    Ok(leaks.sum())
+}
 
-const DEAD: &str = "SELECT COUNT(*) FROM broker.mamparo_messages WHERE queue LIKE '%.dlq'";
-
-// A poison message carries the name of the queue that it was sent to, so that one which strayed
-// into another queue's dead letters is seen.
-const DEAD_INNOCENT: &str = "SELECT COUNT(*) FROM broker.mamparo_messages
-     WHERE queue LIKE '%.dlq' AND id NOT LIKE 'poison/' || queue || '/%'";
+/// Events that nobody will hear of any more: a consumer that wants them has neither applied them nor
+/// got them among its dead letters; or they have not left yet, after the drain.
+async fn events_lost(books: &Books, dead: &[(String, String)]) -> Result<u64, DemoError> {
+    let mut lost = books.count(EVENTS_PENDING).await?;
+    for queue in books.queues() {
+        let dlq = queue.dlq();
+        for kind in &queue.bindings {
+            let unapplied = query(UNAPPLIED).bind(queue.consumer()).bind(kind);
+            let unapplied: Vec<(String,)> = books.rows(unapplied).await?;
+            let is_dead = |id: &String| dead.iter().any(|(at, dead)| *at == dlq && dead == id);
+            lost += unapplied.iter().filter(|(id,)| !is_dead(id)).count() as u64;
+        }
+    }
+    Ok(lost)
+}
 
 /// Counts everything. `poisoned` is how many malformed messages were sent on purpose.
 ///
 /// # Errors
-/// What the database said.
-pub async fn judge(books: &mut SqliteConnection, poisoned: u64) -> Result<Verdict, sqlx::Error> {
-    let states = by_state(books).await?;
+/// What database or broker said.
+pub async fn judge(books: &Books, poisoned: u64) -> Result<Verdict, DemoError> {
+    let states = books.by_state().await?;
+    let dead = books.dead_letters().await?;
+    // A poison message carries the name of the queue that it was sent to, so that one which strayed
+    // into another queue's dead letters is seen.
+    let innocent = |(queue, id): &&(String, String)| !id.starts_with(&format!("poison/{queue}/"));
+    let strayed = dead.iter().filter(innocent).count() as u64;
     let facts = Facts {
         accepted: states.pending + states.reserved + states.confirmed + states.cancelled,
         confirmed: states.confirmed,
         cancelled: states.cancelled,
-        timed_out: count(books, TIMED_OUT).await?,
-        stuck: count(books, STUCK).await?,
-        charges: count(books, "SELECT COUNT(*) FROM psp.ledger WHERE kind = 'CHARGE'").await?,
-        refunds: count(books, "SELECT COUNT(*) FROM psp.ledger WHERE kind = 'REFUND'").await?,
-        double_charges: count(books, DOUBLE).await?,
-        stock_leaks: count(books, STOCK_LEAK).await?,
-        events: count(books, EVENTS).await?,
-        events_lost: count(books, EVENTS_LOST).await?,
-        events_applied_twice: count(books, APPLIED_TWICE).await?,
-        redeliveries: count(books, REDELIVERIES).await?,
-        dead_letters: count(books, DEAD).await?,
-        mails: count(books, "SELECT COUNT(*) FROM mail.delivered").await?,
+        timed_out: books.count(TIMED_OUT).await?,
+        stuck: books.count(STUCK).await?,
+        charges: books.count("SELECT COUNT(*) FROM psp.ledger WHERE kind = 'CHARGE'").await?,
+        refunds: books.count("SELECT COUNT(*) FROM psp.ledger WHERE kind = 'REFUND'").await?,
+        double_charges: books.count(DOUBLE).await?,
+        stock_leaks: stock_leaks(books).await?,
+        events: books.count(EVENTS).await?,
+        events_lost: events_lost(books, &dead).await?,
+        events_applied_twice: books.count(APPLIED_TWICE).await?,
+        redeliveries: books.count(REDELIVERIES).await?,
+        dead_letters: dead.len() as u64,
+        mails: books.count("SELECT COUNT(*) FROM mail.delivered").await?,
     };
     let mut verdict = Verdict { facts: facts.clone(), checks: Vec::new() };
     verdict.add("every accepted order ends confirmed or cancelled", facts.stuck);
     verdict.add("no order is charged twice", facts.double_charges);
-    verdict.add("a confirmed order is paid in full", count(books, CONFIRMED_UNPAID).await?);
-    verdict.add("a cancelled order keeps no money", count(books, CANCELLED_CHARGED).await?);
-    verdict.add("no money without an order", count(books, CHARGED_UNKNOWN).await?);
+    verdict.add("a confirmed order is paid in full", books.count(CONFIRMED_UNPAID).await?);
+    verdict.add("a cancelled order keeps no money", books.count(CANCELLED_CHARGED).await?);
+    verdict.add("no money without an order", books.count(CHARGED_UNKNOWN).await?);
     verdict.add("reserved + free = initial, unit by unit", facts.stock_leaks);
-    let unjust = count(books, RESERVED_WITHOUT_RIGHT).await?;
+    let unjust = books.count(RESERVED_WITHOUT_RIGHT).await?;
     verdict.add("goods are held for confirmed orders only", unjust);
-    let empty = count(books, CONFIRMED_WITHOUT_GOODS).await?;
+    let empty = books.count(CONFIRMED_WITHOUT_GOODS).await?;
     verdict.add("a confirmed order has its goods", empty);
     verdict.add("no event is lost", facts.events_lost);
     verdict.add("no event is applied twice", facts.events_applied_twice);
-    verdict.add("each customer hears once how it ended", count(books, MAILS_AMISS).await?);
-    verdict.add("queues are empty", count(books, LEFT_IN_QUEUES).await?);
-    let strayed = count(books, DEAD_INNOCENT).await?;
+    verdict.add("each customer hears once how it ended", books.count(MAILS_AMISS).await?);
+    verdict.add("queues are empty", books.under_way().await?);
     verdict.add("only poison is dead, each in its own queue's letters", strayed);
     verdict.add("all poison is dead", facts.dead_letters.abs_diff(poisoned + strayed));
     Ok(verdict)

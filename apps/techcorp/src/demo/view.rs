@@ -7,12 +7,12 @@ use mamparo::call::{Dependency, clock};
 use mamparo::core::time::Moment;
 use mamparo::http::HttpClient;
 use mamparo::service::Telemetry;
-use sqlx::SqliteConnection;
 
+use super::books::Books;
 use super::live::Look;
 use super::staff::Staff;
 use super::traffic::{Shared, percentile, with};
-use super::{DemoError, books, metrics};
+use super::{DemoError, metrics};
 use crate::services::answers::chain;
 
 /// How long the shop may take to come to rest after the last request.
@@ -34,7 +34,7 @@ pub trait Screen {
 #[derive(Debug)]
 pub(super) struct View {
     /// All books of the shop.
-    pub(super) books: SqliteConnection,
+    pub(super) books: Books,
     seen: Shared,
     telemetry: Telemetry,
     /// Services in processes of their own answer for their metrics themselves.
@@ -61,7 +61,7 @@ impl View {
             apart.push(HttpClient::new(&staff.site().url(service), dependency)?);
         }
         let (seen, telemetry) = (Arc::clone(seen), staff.telemetry().clone());
-        let books = books::open(staff.site().dir()).await?;
+        let books = Books::open(staff.site().engines(), staff.site().dir()).await?;
         Ok(Self { books, seen, telemetry, apart, start, length, marks })
     }
 
@@ -107,7 +107,7 @@ impl View {
         let began = clock::now();
         let mut shown = began;
         loop {
-            let unrest = books::unrest(&mut self.books).await;
+            let unrest = self.books.unrest().await;
             let waited = clock::now().since(began);
             match unrest {
                 Ok(unrest) if unrest.is_empty() => return Ok(Some(waited)),
@@ -115,7 +115,7 @@ impl View {
                     screen.note(&format!("not at rest: {}", unrest.join(", ")));
                     return Ok(None);
                 }
-                Err(error) if waited >= DRAIN => return Err(error.into()),
+                Err(error) if waited >= DRAIN => return Err(error),
                 Ok(_) | Err(_) => {}
             }
             if clock::now().since(shown) >= LOOK {
@@ -150,9 +150,9 @@ impl View {
             at: now.since(self.start),
             length: self.length,
             phase,
-            orders: books::by_state(&mut self.books).await?,
+            orders: self.books.by_state().await?,
             breakers: metrics::breakers(&text),
-            depths: books::depths(&mut self.books).await?,
+            depths: self.books.depths().await?,
             requests: took.len(),
             refused,
             p50: percentile(took.clone(), 0.5),
@@ -174,11 +174,12 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use mamparo::messaging::AnyBroker;
     use mamparo::service::{Environment, telemetry};
-    use sqlx::Connection as _;
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::demo::engines::Engines;
 
     /// Keeps what it was told, and tells somebody of the first note.
     struct Notes(Vec<String>, Option<oneshot::Sender<()>>);
@@ -198,10 +199,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_book_that_cannot_be_read_costs_a_look_and_not_the_run() {
+        // Nobody has written a book here yet.
+        let dir = tempfile::tempdir().unwrap();
+        let broker = Engines::default().broker_in(dir.path());
+        AnyBroker::open(&broker).await.unwrap().close().await;
         let now = clock::now();
         let quiet = Environment { log: "off".to_owned(), ..Environment::default() };
         let mut view = View {
-            books: SqliteConnection::connect("sqlite::memory:").await.unwrap(),
+            books: Books::open(&Engines::default(), dir.path()).await.unwrap(),
             seen: Shared::default(),
             telemetry: telemetry::install(&quiet).unwrap(),
             apart: Vec::new(),

@@ -17,15 +17,15 @@ use mamparo::call::clock;
 use mamparo::service::{Environment, Telemetry, telemetry};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use serde_json::{Value, json};
-use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-use techcorp::demo::run::judge_again;
+use techcorp::demo::books::Books;
+use techcorp::demo::engines::Engines;
+use techcorp::demo::metrics;
 use techcorp::demo::scenario::{Fault, Scenario};
 use techcorp::demo::site::Site;
 use techcorp::demo::staff::Staff;
-use techcorp::demo::verdict::Verdict;
-use techcorp::demo::{books, metrics};
+use techcorp::demo::verdict::{Verdict, judge};
 use techcorp::shop::SERVICES;
 
 /// The program under test.
@@ -165,14 +165,20 @@ impl std::ops::Deref for Shop {
 impl Shop {
     /// Everybody at work; services in `apart` in processes of their own.
     pub async fn open(scenario: &Scenario, apart: &[&'static str]) -> Self {
+        Self::open_on(&Engines::default(), scenario, apart).await
+    }
+
+    /// The same, on these engines.
+    pub async fn open_on(engines: &Engines, scenario: &Scenario, apart: &[&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let site = Site::lay(dir.path(), scenario, &mut clock::entropy()).unwrap();
+        let site = Site::lay(dir.path(), scenario, engines, &mut clock::entropy()).unwrap();
         let quiet = Environment { log: "off".to_owned(), ..Environment::default() };
         let telemetry = telemetry::install(&quiet).unwrap();
         let visitor = Visitor {
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
             urls: SERVICES.map(|service| (service, site.url(service))).into(),
             dir: dir.path().to_owned(),
+            engines: engines.clone(),
             telemetry: telemetry.clone(),
         };
         let staff = Staff::new(site, telemetry, PROGRAM.into(), apart.to_vec());
@@ -195,6 +201,7 @@ pub struct Visitor {
     pub http: reqwest::Client,
     urls: BTreeMap<&'static str, String>,
     dir: PathBuf,
+    engines: Engines,
     telemetry: Telemetry,
 }
 
@@ -255,27 +262,27 @@ impl Visitor {
         answer.id()
     }
 
-    pub async fn books(&self) -> SqliteConnection {
-        books::open(self.dir()).await.unwrap()
+    pub async fn books(&self) -> Books {
+        Books::open(&self.engines, self.dir()).await.unwrap()
     }
 
     /// What a query counts in the books.
     pub async fn count(&self, query: &'static str) -> u64 {
-        let mut books = self.books().await;
-        let count = books::count(&mut books, query).await.unwrap();
-        books.close().await.unwrap();
+        let books = Books::tables(&self.engines, self.dir()).unwrap();
+        let count = books.count(query).await.unwrap();
+        books.close().await;
         count
     }
 
     /// Waits until nothing is under way any more.
     pub async fn rest(&self) {
-        let mut books = self.books().await;
+        let books = self.books().await;
         let mut last = Vec::new();
         let give_up = clock::now().plus(PATIENCE);
         while clock::now() < give_up {
-            last = books::unrest(&mut books).await.unwrap();
+            last = books.unrest().await.unwrap();
             if last.is_empty() {
-                return books.close().await.unwrap();
+                return books.close().await;
             }
             clock::sleep_until(clock::now().plus(LOOK)).await;
         }
@@ -285,7 +292,9 @@ impl Visitor {
     /// Waits for rest, and asserts that the books hold.
     pub async fn holds(&self) -> Verdict {
         self.rest().await;
-        let verdict = judge_again(self.dir(), 0).await.unwrap();
+        let books = self.books().await;
+        let verdict = judge(&books, 0).await.unwrap();
+        books.close().await;
         let broken: Vec<_> = verdict.checks.iter().filter(|check| !check.ok).collect();
         assert!(broken.is_empty(), "{broken:#?} {:#?}", verdict.facts);
         verdict

@@ -16,6 +16,7 @@ pub use postgres::{Durability, Postgres};
 pub use rabbitmq::RabbitMq;
 pub use shared::{AMQP_URL, POSTGRES_URL, amqp_url, postgres_url};
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -75,6 +76,17 @@ fn run(command: &mut Command) -> Result<String, String> {
         let said = String::from_utf8_lossy(&output.stderr);
         Err(format!("run {shown}: {}", said.trim()))
     }
+}
+
+/// A command as a line for `sh`, with its environment.
+fn line(command: &Command) -> String {
+    let quoted = |text: &OsStr| format!("'{}'", text.to_string_lossy().replace('\'', r"'\''"));
+    let mut words = vec!["env".to_owned()];
+    let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    words.extend(set.map(|(name, value)| format!("{}={}", name.display(), quoted(value))));
+    words.push(quoted(command.get_program()));
+    words.extend(command.get_args().map(quoted));
+    words.join(" ")
 }
 
 /// `program` as `user`, where one is given.

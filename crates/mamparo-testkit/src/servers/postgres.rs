@@ -73,6 +73,14 @@ impl Postgres {
         self.end("QUIT")
     }
 
+    /// A line for `sh` that crashes the server: it kills the processes that serve its clients, and
+    /// the server then recovers by itself, as after a power cut.
+    #[must_use]
+    pub fn crash_line(&self) -> Option<String> {
+        let process = self.process.as_ref()?;
+        Some(format!("pkill -KILL -P {}", process.process.id()))
+    }
+
     /// Ends the server in order, cutting its clients off.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{Running, as_user, folder, free_port, newest, run, tail, wait_for};
+use super::{Running, as_user, folder, free_port, line, newest, run, tail, wait_for};
 
 /// A RabbitMQ node of our own: user `guest`, password `guest`, virtual host `/`.
 #[derive(Debug)]
@@ -66,6 +66,25 @@ impl RabbitMq {
         let mut command = Command::new(self.program.with_file_name("rabbitmqctl"));
         self.environment(&mut command);
         run(command.arg("--quiet").args(arguments))
+    }
+
+    /// The same as a line for `sh`, for those who are told what to run: `["stop_app"]` cuts every
+    /// client off and refuses new ones until `["start_app"]`.
+    #[must_use]
+    pub fn ctl_line(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(self.program.with_file_name("rabbitmqctl"));
+        self.environment(&mut command);
+        line(command.arg("--quiet").args(arguments))
+    }
+
+    /// The address of another virtual host of the node, made and open to `guest`.
+    ///
+    /// # Errors
+    /// What `rabbitmqctl` said.
+    pub fn url_of(&self, host: &str) -> Result<String, String> {
+        self.ctl(&["add_vhost", host])?;
+        self.ctl(&["set_permissions", "-p", host, "guest", ".*", ".*", ".*"])?;
+        Ok(format!("amqp://guest:guest@127.0.0.1:{}/{host}", self.port))
     }
 
     /// Kills the node as a crash does; [`restart`](Self::restart) brings it back.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mamparo::core::saga::order::{OrderEvent, OrderState, Then};
 use mamparo::core::saga::watchdog::Watchdog;
 use mamparo::core::time::WallTime;
-use mamparo::messaging::{Broker, Confirm, EmbeddedBroker, Message, QueuePolicy, event};
+use mamparo::messaging::{AnyBroker, Broker, Confirm, Message, QueuePolicy, event};
 use mamparo::store::{SqliteStore, outbox};
 
 use super::rows::{self, OrderRow};
@@ -66,7 +66,7 @@ async fn emitted(store: &SqliteStore) -> Vec<String> {
 }
 
 async fn watch(store: &SqliteStore) -> OrderWatch<sqlx::Sqlite> {
-    let broker = EmbeddedBroker::open("sqlite::memory:").await.unwrap();
+    let broker = AnyBroker::open("sqlite::memory:").await.unwrap();
     broker.declare(&QueuePolicy::new("orders.saga", "team-orders")).await.unwrap();
     let (store, watchdog) = (store.clone(), Watchdog::default());
     OrderWatch { store, watchdog, deadlines: deadlines(), broker }

@@ -8,7 +8,7 @@ use mamparo::core::saga::order::OrderEvent;
 use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
 use mamparo::core::time::WallTime;
 use mamparo::messaging::broker::Filter;
-use mamparo::messaging::{Broker, EmbeddedBroker};
+use mamparo::messaging::{AnyBroker, Broker};
 use mamparo::store::Store;
 
 use super::rows;
@@ -26,7 +26,7 @@ pub struct OrderWatch<DB: ShopDb> {
     /// Limits of the states.
     pub deadlines: Deadlines,
     /// Where the saga's own dead letters are.
-    pub broker: EmbeddedBroker,
+    pub broker: AnyBroker,
 }
 
 /// The queue whose dead letters hold the watchdog back: what we ourselves could not apply.
