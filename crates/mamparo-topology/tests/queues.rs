@@ -137,7 +137,8 @@ fn the_page_has_every_key_and_its_default() {
     let unknown = mistakes("zzzzzzzzzzzzzzzz = 1");
     let mut known: Vec<&str> = unknown.split_once("known here: ").unwrap().1.split(", ").collect();
     let mut listed: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
-    (known.sort_unstable(), listed.sort_unstable());
+    known.sort_unstable();
+    listed.sort_unstable();
     assert_eq!(listed, known, "the keys that are read");
     for (key, default) in rows {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
