@@ -64,6 +64,7 @@ pub mod error;
 pub mod failed;
 pub mod idempotency;
 pub mod inbox;
+pub mod letters;
 pub mod options;
 pub mod outbox;
 pub mod parked;

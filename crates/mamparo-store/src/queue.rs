@@ -407,7 +407,7 @@ pub async fn totals<DB: QueueRows>(store: &Store<DB>) -> Result<Vec<Totals>, Sto
     DB::totals(&mut conn).await.map_err(StoreError::during("count queues"))
 }
 
-async fn require_queue<DB: QueueRows>(
+pub(crate) async fn require_queue<DB: QueueRows>(
     conn: &mut DB::Connection,
     queue: &str,
     operation: &'static str,

@@ -173,7 +173,7 @@ pub fn replayed(
 }
 
 /// One line of at most [`ERROR_BYTES_MAX`] bytes, without control characters.
-fn clean(error: &str) -> String {
+pub(super) fn clean(error: &str) -> String {
     let mut text = String::new();
     for c in error.chars().map(|c| if c.is_control() { ' ' } else { c }) {
         if text.len() + c.len_utf8() > ERROR_BYTES_MAX {

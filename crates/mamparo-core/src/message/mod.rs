@@ -9,6 +9,7 @@ pub mod headers;
 pub mod idempotency;
 pub mod intake;
 pub mod ledger;
+pub mod lineage;
 pub mod order;
 pub mod relay;
 pub mod selection;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use mamparo_core::time::WallTime;
 use sqlx::Result;
 
+use crate::letters::{InArchive, Settlement};
 use crate::queue::{Archived, Leased, Listed, QueueMessage, QueueSpec, Selection, Totals};
 
 /// Queues and messages of the embedded broker. Only for databases that carry one.
@@ -149,6 +150,45 @@ pub trait QueueRows: super::Backend {
         queue: &str,
         max: u32,
     ) -> impl Future<Output = Result<Vec<Archived>>> + Send;
+
+    /// The highest number in a queue, else 0.
+    fn last_message(
+        conn: &mut Self::Connection,
+        queue: &str,
+    ) -> impl Future<Output = Result<i64>> + Send;
+
+    /// Shows a queue's messages with numbers after `after` and up to `last`.
+    fn page_messages(
+        conn: &mut Self::Connection,
+        queue: &str,
+        after: i64,
+        last: i64,
+        max: u32,
+    ) -> impl Future<Output = Result<Vec<Listed>>> + Send;
+
+    /// Shows what was archived from a queue, with numbers after `after`.
+    fn page_archive(
+        conn: &mut Self::Connection,
+        queue: &str,
+        after: i64,
+        max: u32,
+    ) -> impl Future<Output = Result<Vec<InArchive>>> + Send;
+
+    /// Takes an unleased message out and puts it, or its copy, where it is to go.
+    fn settle_letter(
+        conn: &mut Self::Connection,
+        settlement: &Settlement<'_>,
+        now: WallTime,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Moves an archived message to the end of a queue, with new headers.
+    fn restore_message(
+        conn: &mut Self::Connection,
+        row: i64,
+        to: &str,
+        headers: &BTreeMap<String, String>,
+        now: WallTime,
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Counts of all queues, by name.
     fn totals(conn: &mut Self::Connection) -> impl Future<Output = Result<Vec<Totals>>> + Send;

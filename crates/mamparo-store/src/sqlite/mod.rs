@@ -4,6 +4,7 @@ mod connect;
 mod failed;
 mod idempotency;
 mod inbox;
+mod letters;
 mod outbox;
 mod parked;
 #[cfg(test)]

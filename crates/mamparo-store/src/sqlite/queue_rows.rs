@@ -6,8 +6,9 @@ use std::time::Duration;
 use mamparo_core::time::WallTime;
 use sqlx::{Result, Sqlite, SqliteConnection};
 
-use super::{queue, queue_ops};
+use super::{letters, queue, queue_ops};
 use crate::backend::QueueRows;
+use crate::letters::{InArchive, Settlement};
 use crate::queue::{Archived, Leased, Listed, QueueMessage, QueueSpec, Selection, Totals};
 
 impl QueueRows for Sqlite {
@@ -144,6 +145,47 @@ impl QueueRows for Sqlite {
         max: u32,
     ) -> Result<Vec<Archived>> {
         queue_ops::list_archive(conn, queue, max).await
+    }
+
+    async fn last_message(conn: &mut SqliteConnection, queue: &str) -> Result<i64> {
+        letters::last(conn, queue).await
+    }
+
+    async fn page_messages(
+        conn: &mut SqliteConnection,
+        queue: &str,
+        after: i64,
+        last: i64,
+        max: u32,
+    ) -> Result<Vec<Listed>> {
+        letters::page(conn, queue, after, last, max).await
+    }
+
+    async fn page_archive(
+        conn: &mut SqliteConnection,
+        queue: &str,
+        after: i64,
+        max: u32,
+    ) -> Result<Vec<InArchive>> {
+        letters::page_archive(conn, queue, after, max).await
+    }
+
+    async fn settle_letter(
+        conn: &mut SqliteConnection,
+        settlement: &Settlement<'_>,
+        now: WallTime,
+    ) -> Result<bool> {
+        letters::settle(conn, settlement, now).await
+    }
+
+    async fn restore_message(
+        conn: &mut SqliteConnection,
+        row: i64,
+        to: &str,
+        headers: &BTreeMap<String, String>,
+        now: WallTime,
+    ) -> Result<bool> {
+        letters::restore(conn, row, to, headers, now).await
     }
 
     async fn totals(conn: &mut SqliteConnection) -> Result<Vec<Totals>> {
