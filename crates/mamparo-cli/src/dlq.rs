@@ -4,14 +4,19 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use mamparo_core::message::headers;
+use mamparo_core::message::selection::Sift;
 use mamparo_core::message::topology::DLQ_SUFFIX;
-use mamparo_messaging::broker::{Filter, Stored};
-use mamparo_messaging::dlq::{self, Outcome, Selected};
-use mamparo_messaging::{EmbeddedBroker, MessagingError};
+use mamparo_messaging::any::AnyLetters;
+use mamparo_messaging::broker::Stored;
+use mamparo_messaging::dlq::{self, Choice, Outcome, Task};
+use mamparo_messaging::{AnyBroker, MessagingError};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::actor::actor as signature;
 use crate::output::{Exit, allowed, data, failure, json, safe, say, table};
+
+type Selected = dlq::Selected<AnyLetters>;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -128,7 +133,7 @@ pub(crate) async fn run(verb: Verb) -> Exit {
         say(&format!("error: failed to choose: {} ids and --max {}", which.ids.len(), which.max));
         return Exit::Unusable;
     }
-    let (broker, selected) = match choose(which).await {
+    let mut selected = match choose(which).await {
         Ok(chosen) => chosen,
         Err(error) => {
             say(&failure(&error));
@@ -146,7 +151,8 @@ pub(crate) async fn run(verb: Verb) -> Exit {
         Verb::Replay { which, consent, actor, reason } => {
             let Some(exit) = refused("replay", "Replay", &selected, consent) else {
                 let actor = signature(actor.clone());
-                let done = dlq::replay(&broker, &selected, &actor, reason).await;
+                let task = Task::new(dlq::Verb::Replay, &actor, reason);
+                let done = carry_out(&mut selected, &task).await;
                 return report(which, &selected, "replay", done, &missing);
             };
             worst(exit, &missing)
@@ -158,7 +164,8 @@ pub(crate) async fn run(verb: Verb) -> Exit {
                 return Exit::Unusable;
             }
             let Some(exit) = refused("discard", "Discard", &selected, consent) else {
-                let done = dlq::discard(&broker, &selected, &actor, reason).await;
+                let task = Task::new(dlq::Verb::Discard, &actor, reason);
+                let done = carry_out(&mut selected, &task).await;
                 return report(which, &selected, "discard", done, &missing);
             };
             worst(exit, &missing)
@@ -166,14 +173,21 @@ pub(crate) async fn run(verb: Verb) -> Exit {
     }
 }
 
-async fn choose(which: &Which) -> Result<(EmbeddedBroker, Selected), MessagingError> {
-    let broker = EmbeddedBroker::open_existing(&which.broker).await?;
+async fn choose(which: &Which) -> Result<Selected, MessagingError> {
+    let broker = AnyBroker::open_existing(&which.broker).await?;
     // Whoever copies the name from a dashboard copies the suffix too.
     let queue = which.queue.strip_suffix(DLQ_SUFFIX).unwrap_or(&which.queue);
     let (kind, ids) = (which.filter_event.clone(), which.ids.clone());
-    let filter = Filter { max: which.max, kind, ids };
-    let selected = dlq::select(&broker, queue, &filter).await?;
-    Ok((broker, selected))
+    let sift = Sift { kind, ids, ..Sift::default() };
+    dlq::select(&broker, queue, &Choice { max: which.max, sift }).await
+}
+
+async fn carry_out(selected: &mut Selected, task: &Task) -> Result<Outcome, MessagingError> {
+    let outcome = dlq::carry_out(selected, task, None, &CancellationToken::new(), |_| ()).await?;
+    match outcome.error {
+        Some(error) => Err(error),
+        None => Ok(outcome),
+    }
 }
 
 fn hint_for(error: &MessagingError) {
@@ -283,7 +297,7 @@ fn report(
     done: Result<Outcome, MessagingError>,
     missing: &[String],
 ) -> Exit {
-    let mut outcome = match done {
+    let outcome = match done {
         Ok(outcome) => outcome,
         Err(error) => {
             say(&failure(&error));
@@ -293,16 +307,17 @@ fn report(
     };
     let (count, queue) = (selected.messages.len(), selected.queue.as_str());
     let written = if which.json {
-        outcome.left.extend(missing.iter().cloned());
-        json(&Report { queue, verb, done: &outcome.done, left: &outcome.left }) == Exit::Clean
+        let mut left: Vec<String> = outcome.left.iter().map(|left| left.id.clone()).collect();
+        left.extend(missing.iter().cloned());
+        json(&Report { queue, verb, done: &outcome.done, left: &left }) == Exit::Clean
     } else {
         let lines: Vec<String> = outcome.done.iter().map(|id| format!("{}\n", safe(id))).collect();
         data(&lines.concat())
     };
     let past = if verb == "replay" { "replayed" } else { "discarded" };
     say(&format!("{past} {} of {count} dead letters of {queue}", outcome.done.len()));
-    for id in &outcome.left {
-        say(&format!("left: {id} was gone or in somebody's hand"));
+    for left in &outcome.left {
+        say(&format!("left: {}: {}", left.id, left.why));
     }
     let clean = written && outcome.left.is_empty() && missing.is_empty();
     if clean { Exit::Clean } else { Exit::Findings }

@@ -112,6 +112,48 @@ impl fmt::Display for WallTime {
     }
 }
 
+/// Reads what [`WallTime`]'s `Display` writes, also without its fraction of a second.
+impl std::str::FromStr for WallTime {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = "write a time as 2026-11-30T08:05:09Z";
+        let (date, time) = text.strip_suffix('Z').and_then(|t| t.split_once('T')).ok_or(refused)?;
+        let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+        let number = |text: &str, longest: usize| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() <= longest;
+            digits.then(|| text.parse::<i64>().ok()).flatten().ok_or(refused)
+        };
+        let three = |text: &str, mark: char, longest: usize| {
+            let mut parts = text.split(mark);
+            let mut next = |longest| number(parts.next().unwrap_or("x"), longest);
+            let read = (next(longest)?, next(2)?, next(2)?);
+            if parts.next().is_none() { Ok(read) } else { Err(refused) }
+        };
+        let (year, month, day) = three(date, '-', 4)?;
+        let (hour, minute, second) = three(time, ':', 2)?;
+        let milli = number(&format!("{fraction:0<3}"), 9)?;
+        let milli =
+            if fraction.len() > 3 { number(fraction.get(..3).ok_or(refused)?, 3)? } else { milli };
+        let days = days_from_civil(year, month, day);
+        if civil_from_days(days) != (year, month, day) || hour > 23 || minute > 59 || second > 59 {
+            return Err(refused);
+        }
+        Ok(Self(((days * 24 + hour) * 60 + minute) * 60_000 + second * 1_000 + milli))
+    }
+}
+
+/// The day number of a date: the way back from [`civil_from_days`].
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let month_from_march = if month > 2 { month - 3 } else { month + 9 };
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
 /// The proleptic Gregorian date of a day number counted from 1970-01-01.
 ///
 /// Days are counted from 1 March of year 0, so that the leap day falls at the end of a year and

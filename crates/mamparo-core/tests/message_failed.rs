@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use mamparo_core::message::failed::{CLASS_BYTES_MAX, Group, class};
+use mamparo_core::message::failed::{CLASS_BYTES_MAX, Group, class, facts};
+use mamparo_core::message::headers::Headers;
 use mamparo_core::message::selection::{Batch, End, Pace, Sample, Sent, Sift, Step, Tally};
 use mamparo_core::time::{Moment, WallTime};
 use proptest::prelude::*;
@@ -38,6 +39,19 @@ fn a_group_is_the_same_on_every_host_and_in_every_release() {
 }
 
 proptest! {
+    #[test]
+    fn a_time_that_was_written_is_read(millis in -62_167_219_200_000_i64..253_402_300_799_999) {
+        let time = WallTime::from_unix_millis(millis);
+        prop_assert_eq!(time.to_string().parse(), Ok(time));
+    }
+
+    #[test]
+    fn no_text_that_is_no_time_makes_trouble(text in "[-0-9TZ:.]{0,24}|.{0,12}") {
+        if let Ok(time) = text.parse::<WallTime>() {
+            prop_assert_eq!(time.to_string().parse(), Ok(time));
+        }
+    }
+
     #[test]
     fn a_class_is_short_holds_no_digit_and_is_its_own_class(error in ".{0,400}") {
         let class_ = class(&error);
@@ -87,6 +101,37 @@ fn lesson_s02_a_sift_asks_for_the_type_and_takes_all_conditions_together() {
         (Sift { kind: text("order.created"), key: text("o-2"), ..all() }, false),
     ] {
         assert_eq!(sift.takes(&it), expected, "{sift:?}");
+    }
+}
+
+#[test]
+fn a_dead_letter_is_read_from_its_headers_whoever_gave_it_up() {
+    let of = |pairs: &[(&str, &str)]| -> Headers {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let ours = of(&[
+        ("x-dead-reason", "poison"),
+        ("x-last-death-reason", "delivery_limit"),
+        ("x-last-death-queue", "q"),
+        ("X-Last-Error", "no"),
+        ("x-attempts", "3"),
+        ("x-first-failure", "2026-11-30T08:05:09.042Z"),
+        ("x-last-failure", "yesterday"),
+        ("x-failure-host", "shop-1"),
+    ]);
+    let read = facts(&ours, "q");
+    assert_eq!((read.reason, read.error, read.attempts, read.host), ("poison", "no", 3, "shop-1"));
+    assert_eq!((read.first.map(WallTime::unix_millis), read.last), (Some(1_796_025_909_042), None));
+    for (headers, reason) in [
+        (of(&[]), "unknown"),
+        (
+            of(&[("x-last-death-reason", "delivery_limit"), ("x-last-death-queue", "q")]),
+            "delivery-limit",
+        ),
+        (of(&[("x-first-death-reason", "maxlen"), ("x-first-death-queue", "q")]), "maxlen"),
+        (of(&[("x-first-death-reason", "expired"), ("x-first-death-queue", "q.retry")]), "unknown"),
+    ] {
+        assert_eq!(facts(&headers, "q").reason, reason);
     }
 }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use mamparo_core::message::capabilities::Capabilities;
-use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::plan::{Seen, Subject};
 use mamparo_core::message::topology::{QueuePolicy, Topology};
 
@@ -11,9 +10,10 @@ use crate::address::BrokerAddress;
 use crate::broker::{
     Broker, Confirm, Delivery, Filter, Receipt, Settled, Stored, Subscription, sealed,
 };
-use crate::embedded::EmbeddedSubscription;
+use crate::embedded::{EmbeddedLetters, EmbeddedSubscription};
+use crate::letters::{Letters, Order, Place, Settling};
 use crate::plan::Provision;
-use crate::rabbitmq::RabbitMqSubscription;
+use crate::rabbitmq::{RabbitMqLetters, RabbitMqSubscription};
 use crate::{EmbeddedBroker, Message, MessagingError, RabbitMqBroker};
 
 /// One of the brokers.
@@ -89,6 +89,7 @@ impl sealed::Sealed for AnyBroker {}
 
 impl Broker for AnyBroker {
     type Subscription = AnySubscription;
+    type Letters = AnyLetters;
 
     fn capabilities(&self) -> Capabilities {
         on!(self, AnyBroker, broker => broker.capabilities())
@@ -125,22 +126,51 @@ impl Broker for AnyBroker {
         on!(self, AnyBroker, broker => broker.browse(queue, filter).await)
     }
 
-    async fn move_to(
-        &self,
-        stored: &Stored,
-        to: &str,
-        headers: &Headers,
-    ) -> Result<bool, MessagingError> {
-        on!(self, AnyBroker, broker => broker.move_to(stored, to, headers).await)
+    async fn letters(&self, queue: &str, place: Place) -> Result<AnyLetters, MessagingError> {
+        Ok(match self {
+            Self::Embedded(broker) => AnyLetters::Embedded(broker.letters(queue, place).await?),
+            Self::RabbitMq(broker) => {
+                AnyLetters::RabbitMq(Box::new(broker.letters(queue, place).await?))
+            }
+        })
+    }
+}
+
+/// A tool's hand on dead letters of one of the brokers.
+#[derive(Debug)]
+pub enum AnyLetters {
+    /// Of the embedded broker.
+    Embedded(EmbeddedLetters),
+    /// Of RabbitMQ.
+    RabbitMq(Box<RabbitMqLetters>),
+}
+
+impl Letters for AnyLetters {
+    fn total(&self) -> u64 {
+        on!(self, AnyLetters, one => one.total())
     }
 
-    async fn discard(
-        &self,
-        stored: &Stored,
-        actor: &str,
-        reason: &str,
-    ) -> Result<bool, MessagingError> {
-        on!(self, AnyBroker, broker => broker.discard(stored, actor, reason).await)
+    async fn fetch(&mut self, max: u32) -> Result<Vec<Stored>, MessagingError> {
+        on!(self, AnyLetters, one => one.fetch(max).await)
+    }
+
+    async fn arrivals(&mut self) -> Result<Vec<String>, MessagingError> {
+        on!(self, AnyLetters, one => one.arrivals().await)
+    }
+
+    async fn settle(&mut self, orders: &[Order<'_>]) -> Result<Vec<Settling>, MessagingError> {
+        on!(self, AnyLetters, one => one.settle(orders).await)
+    }
+
+    async fn handled(&mut self, queue: &str, id: &str) -> Result<Option<bool>, MessagingError> {
+        on!(self, AnyLetters, one => one.handled(queue, id).await)
+    }
+
+    async fn close(self) -> Result<(), MessagingError> {
+        match self {
+            Self::Embedded(one) => one.close().await,
+            Self::RabbitMq(one) => one.close().await,
+        }
     }
 }
 

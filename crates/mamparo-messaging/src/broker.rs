@@ -4,10 +4,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use mamparo_core::message::capabilities::Capabilities;
-use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::WallTime;
 
+use crate::letters::{Letters, Place};
 use crate::{Message, MessagingError};
 
 pub(crate) mod sealed {
@@ -90,6 +90,9 @@ pub trait Broker: sealed::Sealed + Clone + std::fmt::Debug + Send + Sync + 'stat
     /// A consumer's side.
     type Subscription: Subscription;
 
+    /// A tool's hand on dead letters.
+    type Letters: Letters;
+
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
@@ -130,22 +133,13 @@ pub trait Broker: sealed::Sealed + Clone + std::fmt::Debug + Send + Sync + 'stat
         filter: &Filter,
     ) -> impl Future<Output = Result<Vec<Stored>, MessagingError>> + Send;
 
-    /// Moves one message to queue `to` with new headers: confirmed there before it leaves here.
-    /// `false` when it is gone or in somebody's hand.
-    fn move_to(
+    /// Opens a session over the dead letters of `queue` (the main queue's name), or over what people
+    /// took out of them.
+    fn letters(
         &self,
-        stored: &Stored,
-        to: &str,
-        headers: &Headers,
-    ) -> impl Future<Output = Result<bool, MessagingError>> + Send;
-
-    /// Takes one message out into the archive. `false` when it is gone or in somebody's hand.
-    fn discard(
-        &self,
-        stored: &Stored,
-        actor: &str,
-        reason: &str,
-    ) -> impl Future<Output = Result<bool, MessagingError>> + Send;
+        queue: &str,
+        place: Place,
+    ) -> impl Future<Output = Result<Self::Letters, MessagingError>> + Send;
 }
 
 /// The consuming side of one queue.

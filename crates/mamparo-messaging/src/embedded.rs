@@ -4,6 +4,7 @@
 //! dies, its messages come back when their lease is over. Publishers of the same process wake
 //! consumers at once, those of other processes are found by polling.
 
+mod letters;
 mod provision;
 
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use std::time::Duration;
 
 use mamparo_call::clock;
 use mamparo_core::message::capabilities::Capabilities;
-use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::time::Moment;
 use mamparo_store::SqliteStore;
@@ -24,7 +24,10 @@ use crate::address::BrokerAddress;
 use crate::broker::{
     Broker, Confirm, Delivery, Filter, Receipt, Settled, Stored, Subscription, sealed,
 };
+use crate::letters::Place;
 use crate::{Message, MessagingError, plan};
+
+pub use letters::EmbeddedLetters;
 
 /// Times of the embedded broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +136,7 @@ impl sealed::Sealed for EmbeddedBroker {}
 
 impl Broker for EmbeddedBroker {
     type Subscription = EmbeddedSubscription;
+    type Letters = EmbeddedLetters;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::embedded()
@@ -200,28 +204,8 @@ impl Broker for EmbeddedBroker {
         Ok(listed.into_iter().map(stored).collect())
     }
 
-    async fn move_to(
-        &self,
-        stored: &Stored,
-        to: &str,
-        headers: &Headers,
-    ) -> Result<bool, MessagingError> {
-        let moved = queue::move_to(&self.shared.store, stored.tag, to, headers, clock::wall())
-            .await
-            .map_err(MessagingError::store("move a message"))?;
-        self.wake();
-        Ok(moved)
-    }
-
-    async fn discard(
-        &self,
-        stored: &Stored,
-        actor: &str,
-        reason: &str,
-    ) -> Result<bool, MessagingError> {
-        queue::discard(&self.shared.store, stored.tag, actor, reason, clock::wall())
-            .await
-            .map_err(MessagingError::store("discard a message"))
+    async fn letters(&self, queue: &str, place: Place) -> Result<EmbeddedLetters, MessagingError> {
+        EmbeddedLetters::open(self, queue, place).await
     }
 }
 

@@ -12,6 +12,7 @@ pub mod dlq;
 pub mod embedded;
 pub mod error;
 pub mod handler;
+pub mod letters;
 pub mod message;
 mod observe;
 pub mod plan;

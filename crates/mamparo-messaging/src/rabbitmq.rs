@@ -6,6 +6,7 @@
 
 mod connection;
 mod convert;
+mod letters;
 mod line;
 mod probe;
 mod publisher;
@@ -20,14 +21,15 @@ use lapin::types::FieldTable;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::{Closure, Kind};
-use mamparo_core::message::headers::Headers;
 use mamparo_core::message::topology::QueuePolicy;
 
 use crate::address::BrokerAddress;
 use crate::broker::{Broker, Confirm, Filter, Stored, sealed};
+use crate::letters::Place;
 use crate::plan;
 use crate::{Message, MessagingError, observe};
 use connection::{Connector, Shared, failed};
+pub use letters::RabbitMqLetters;
 use publisher::Publisher;
 pub use subscription::RabbitMqSubscription;
 
@@ -133,6 +135,7 @@ impl sealed::Sealed for RabbitMqBroker {}
 
 impl Broker for RabbitMqBroker {
     type Subscription = RabbitMqSubscription;
+    type Letters = RabbitMqLetters;
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
@@ -168,24 +171,15 @@ impl Broker for RabbitMqBroker {
         Ok(None)
     }
 
-    async fn browse(&self, _: &str, _: &Filter) -> Result<Vec<Stored>, MessagingError> {
-        Err(not_here("look into a queue"))
+    async fn browse(&self, queue: &str, filter: &Filter) -> Result<Vec<Stored>, MessagingError> {
+        letters::browse(self, queue, filter).await
     }
 
-    async fn move_to(&self, _: &Stored, _: &str, _: &Headers) -> Result<bool, MessagingError> {
-        Err(not_here("move a message"))
-    }
-
-    async fn discard(&self, _: &Stored, _: &str, _: &str) -> Result<bool, MessagingError> {
-        Err(not_here("discard a message"))
+    async fn letters(&self, queue: &str, place: Place) -> Result<RabbitMqLetters, MessagingError> {
+        RabbitMqLetters::open(self, queue, place).await
     }
 }
 
 fn unknown(queue: &str) -> MessagingError {
     MessagingError::UnknownQueue { queue: queue.to_owned(), known: None }
-}
-
-fn not_here(operation: &str) -> MessagingError {
-    let text = "AMQP has no such operation";
-    failed(operation)(Closure::new(Kind::Protocol, text))
 }

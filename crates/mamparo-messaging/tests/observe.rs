@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use common::{QUEUE, Script, Step, done, order, policy, shop, spawn, until};
 use mamparo_call::clock;
-use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Answer, METRICS, Relay, RelayOptions, dlq, event};
 use mamparo_store::outbox;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -62,8 +61,10 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     .await;
     until("one dead", async || shop.depth(".dlq").await == 1).await;
     shop.settled().await;
-    let selected = dlq::select(&shop.broker, QUEUE, &Filter::default()).await.unwrap();
-    dlq::discard(&shop.broker, &selected, "ana", "a test").await.unwrap();
+    let mut selected = dlq::select(&shop.broker, QUEUE, &dlq::Choice::default()).await.unwrap();
+    let task = dlq::Task::new(dlq::Verb::Discard, "ana", "a test");
+    let stop = tokio_util::sync::CancellationToken::new();
+    dlq::carry_out(&mut selected, &task, None, &stop, |_| ()).await.unwrap();
     shop.meddle("DELETE FROM mamparo_queues WHERE name = 'orders.saga'").await;
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;

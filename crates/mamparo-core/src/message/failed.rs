@@ -8,6 +8,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::headers::{self, Headers};
+use crate::time::WallTime;
+
 /// Most bytes of a class. What tells errors apart stands at their beginning.
 pub const CLASS_BYTES_MAX: usize = 240;
 
@@ -116,4 +119,56 @@ fn id_at(text: &str) -> (Option<&'static str>, usize) {
         return (Some("<hex>"), length);
     }
     (None, 0)
+}
+
+/// What a dead letter's headers say of its failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts<'h> {
+    /// Why it was given up, a slug. For a message that the broker itself gave up, its reason
+    /// (`delivery-limit`, `expired`, `maxlen`, `rejected`); `unknown` when nothing says why.
+    pub reason: &'h str,
+    /// What the last failed attempt said; may be empty.
+    pub error: &'h str,
+    /// Attempts that were made.
+    pub attempts: u32,
+    /// When the first attempt failed.
+    pub first: Option<WallTime>,
+    /// When the last attempt failed.
+    pub last: Option<WallTime>,
+    /// The host of the last attempt; may be empty.
+    pub host: &'h str,
+    /// The version of the program that made it; may be empty.
+    pub version: &'h str,
+}
+
+/// Reads a dead letter of `queue`, trusting nothing.
+///
+/// Broker death headers are read for the reason only, and never counted by: from RabbitMQ 3.13 on
+/// their count stays at 1 when clients republish.
+#[must_use]
+pub fn facts<'h>(headers: &'h Headers, queue: &str) -> Facts<'h> {
+    let text = |name| headers::get(headers, name).unwrap_or("");
+    let time = |name| headers::get(headers, name).and_then(|text| text.trim().parse().ok());
+    Facts {
+        reason: headers::get(headers, headers::DEAD_REASON)
+            .or_else(|| broker_reason(headers, queue))
+            .unwrap_or("unknown"),
+        error: text(headers::LAST_ERROR),
+        attempts: headers::attempts(headers, queue).made,
+        first: time(headers::FIRST_FAILURE),
+        last: time(headers::LAST_FAILURE),
+        host: text(headers::FAILURE_HOST),
+        version: text(headers::FAILURE_VERSION),
+    }
+}
+
+/// Why the broker moved a message out of `queue`: the last death where the broker tells it, else
+/// the first one, if that was in this queue (it may have been the end of a wait).
+fn broker_reason<'h>(headers: &'h Headers, queue: &str) -> Option<&'h str> {
+    let of = |which: &str| {
+        let said = headers::get(headers, &format!("x-{which}-death-queue"))? == queue;
+        said.then(|| headers::get(headers, &format!("x-{which}-death-reason"))).flatten()
+    };
+    let reason = of("last").or_else(|| of("first"))?;
+    Some(if reason == "delivery_limit" { "delivery-limit" } else { reason })
 }

@@ -184,7 +184,7 @@ fn derived_id(message: &Message, timestamp: Option<u64>) -> String {
 }
 
 /// Any header value as text. Bytes that are no UTF-8 become U+FFFD, arrays and tables JSON.
-fn text_of(value: &AMQPValue) -> String {
+pub(super) fn text_of(value: &AMQPValue) -> String {
     match json_of(value) {
         serde_json::Value::String(text) => text,
         serde_json::Value::Null => String::new(),

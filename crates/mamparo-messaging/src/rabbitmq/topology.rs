@@ -156,7 +156,7 @@ fn exclusive(depth: u64) -> Seen {
     Seen::There { differences: vec![exclusive], depth: Some(depth) }
 }
 
-fn table(arguments: &Arguments) -> FieldTable {
+pub(super) fn table(arguments: &Arguments) -> FieldTable {
     let mut table = FieldTable::default();
     for (name, value) in arguments {
         let value = match value {

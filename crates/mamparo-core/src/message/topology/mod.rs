@@ -34,6 +34,10 @@ pub const RETRY_SUFFIX: &str = ".retry";
 /// Suffix of the dead-letter queue.
 pub const DLQ_SUFFIX: &str = ".dlq";
 
+/// Suffix of the queue that keeps what people took out of the dead letters, at a broker that has no
+/// archive of its own. Made by the first discard.
+pub const ARCHIVE_SUFFIX: &str = ".archive";
+
 /// Most messages that one consumer may hold. More of them only wait in memory instead of in the queue.
 pub const PREFETCH_MAX: u32 = 1_000;
 
@@ -65,6 +69,12 @@ pub fn retry_queue(queue: &str) -> String {
 #[must_use]
 pub fn dlq(queue: &str) -> String {
     format!("{queue}{DLQ_SUFFIX}")
+}
+
+/// The queue that keeps what people took out of the dead letters of `queue`.
+#[must_use]
+pub fn archive(queue: &str) -> String {
+    format!("{queue}{ARCHIVE_SUFFIX}")
 }
 
 /// The name of version `version` of `queue`: `orders.saga`, then `orders.saga.v2` and so on.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    DELIVERY_LIMIT_MAX, DLQ_SUFFIX, MAX_LENGTH_MAX, PREFETCH_MAX, QUEUE_NAME_BYTES_MAX,
-    RETRY_DELAY_MAX, RETRY_SUFFIX, RETRY_TIERS_MAX, VERSION_MAX, dlq, retry_queue, versioned,
+    ARCHIVE_SUFFIX, DELIVERY_LIMIT_MAX, DLQ_SUFFIX, MAX_LENGTH_MAX, PREFETCH_MAX,
+    QUEUE_NAME_BYTES_MAX, RETRY_DELAY_MAX, RETRY_SUFFIX, RETRY_TIERS_MAX, VERSION_MAX, dlq,
+    retry_queue, versioned,
 };
 use crate::limits::ATTEMPTS_MAX;
 use crate::message::capabilities::Capabilities;
@@ -143,7 +144,8 @@ impl std::fmt::Display for PolicyProblem {
             Self::Name => f.write_str("name: 1 to 200 letters, digits, '.', '_' or '-'"),
             Self::ReservedSuffix => write!(
                 f,
-                "name: must not end in {RETRY_SUFFIX} or {DLQ_SUFFIX}, nor hold {RETRY_SUFFIX}. \
+                "name: must not end in {RETRY_SUFFIX}, {DLQ_SUFFIX} or {ARCHIVE_SUFFIX}, nor hold \
+                 {RETRY_SUFFIX}. \
                  in the middle"
             ),
             Self::Owner => f.write_str("owner: every queue has one, it is who gets the alert"),
@@ -274,6 +276,7 @@ impl QueuePolicy {
             && self.queue.chars().all(legal);
         let reserved = self.queue.ends_with(RETRY_SUFFIX)
             || self.queue.ends_with(DLQ_SUFFIX)
+            || self.queue.ends_with(ARCHIVE_SUFFIX)
             || self.queue.contains(&format!("{RETRY_SUFFIX}."));
         let possible =
             |delay: &Duration| (Duration::from_millis(1)..=RETRY_DELAY_MAX).contains(delay);
