@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mamparo_core::message::capabilities::{Capabilities, Version};
 use mamparo_core::message::topology::{
-    Argument, Binding, Exchange, PolicyProblem, Queue, QueuePolicy, QueueType, Refusal, Return,
-    Role, Topology, WaitingRoom,
+    Argument, Binding, Exchange, Order, PolicyProblem, Queue, QueuePolicy, QueueType, Refusal,
+    Return, Role, Topology, WaitingRoom,
 };
 
 fn policy(queue: &str) -> QueuePolicy {
@@ -119,6 +119,24 @@ fn only_the_waiting_room_that_is_used_is_made() {
     let main = grows.topology(&rabbit("4.3.0")).queues.swap_remove(1);
     let ends = ["x-delayed-retry-min", "x-delayed-retry-max"].map(|key| main.number(key));
     assert_eq!(ends, [Some(5_000), Some(600_000)]);
+}
+
+#[test]
+fn strict_order_has_one_active_consumer_and_parks() {
+    let parked = QueuePolicy { waiting_room: WaitingRoom::Parked, ..policy("q") };
+    let active = |order| {
+        let topology = QueuePolicy { order, ..parked.clone() }.topology(&rabbit("3.10.8"));
+        let main = topology.queues.iter().find(|queue| queue.role == Role::Main).unwrap();
+        main.arguments.get("x-single-active-consumer").cloned()
+    };
+    assert_eq!(active(Order::Strict), Some(Argument::Flag(true)));
+    assert_eq!((active(Order::Key), active(Order::None)), (None, None));
+    let strict = QueuePolicy { order: Order::Strict, ..parked };
+    assert_eq!(strict.problems(), []);
+    for waiting_room in [WaitingRoom::Tiers, WaitingRoom::Broker] {
+        let forgets = QueuePolicy { waiting_room, ..strict.clone() };
+        assert_eq!(forgets.problems(), [PolicyProblem::Order]);
+    }
 }
 
 #[test]
@@ -237,6 +255,7 @@ fn lesson_t07_a_queue_without_an_owner_is_refused_and_all_mistakes_come_at_once(
         retry_delay: Duration::ZERO,
         retry_tiers: vec![Duration::from_secs(2), Duration::from_secs(1)],
         waiting_room: WaitingRoom::Tiers,
+        order: Order::Strict,
         handler_timeout: Duration::ZERO,
         queue_type: QueueType::Quorum,
         delivery_limit: 10_001,
@@ -253,6 +272,7 @@ fn lesson_t07_a_queue_without_an_owner_is_refused_and_all_mistakes_come_at_once(
         PolicyProblem::Attempts,
         PolicyProblem::RetryDelay,
         PolicyProblem::RetryTiers,
+        PolicyProblem::Order,
         PolicyProblem::HandlerTimeout,
         PolicyProblem::DeliveryLimit,
         PolicyProblem::MaxLength,

@@ -151,6 +151,7 @@ impl QueueSection {
             retry_delay: *self.retry_delay,
             retry_tiers: self.retry_tiers.iter().map(|tier| tier.value).collect(),
             waiting_room: *self.waiting_room,
+            order: *self.order,
             handler_timeout: *self.handler_timeout,
             queue_type: *self.queue_type,
             delivery_limit: *self.delivery_limit,

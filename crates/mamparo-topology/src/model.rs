@@ -11,7 +11,7 @@ use mamparo_core::call::fault::FaultConfig;
 use mamparo_core::call::hedge::HedgeConfig;
 use mamparo_core::call::shed::ShedConfig;
 use mamparo_core::call::throttle::ThrottleConfig;
-use mamparo_core::message::topology::{QueueType, WaitingRoom};
+use mamparo_core::message::topology::{Order as MessageOrder, QueueType, WaitingRoom};
 
 use crate::{Located, Settings};
 
@@ -320,6 +320,9 @@ pub struct QueueSection {
     /// Where messages wait: `tiers` (queues of the broker), `parked` (rows of the service's database) or
     /// `broker` (RabbitMQ 4.3's own delayed retry; tiers elsewhere). Default `tiers`.
     pub waiting_room: Located<WaitingRoom>,
+    /// The order that is kept: `key` (messages of one key in turn, within each process), `none`, or `strict`
+    /// (over the death of a process too: one process works at a time; needs `parked`). Default `key`.
+    pub order: Located<MessageOrder>,
     /// The longest that a handler may take. Default 30 s.
     pub handler_timeout: Located<Duration>,
     /// `type`: how RabbitMQ keeps the main queue, `quorum` or `classic`. Default `quorum`.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mamparo_core::message::topology::{QueuePolicy, QueueType, WaitingRoom};
+use mamparo_core::message::topology::{Order, QueuePolicy, QueueType, WaitingRoom};
 use mamparo_topology::parse;
 
 /// The queue's own keys begin on the seventh line.
@@ -52,6 +52,11 @@ fn each_key_reaches_the_policy() {
         ("waiting_room = \"tiers\"", base()),
         ("waiting_room = \"parked\"", QueuePolicy { waiting_room: WaitingRoom::Parked, ..base() }),
         ("waiting_room = \"broker\"", QueuePolicy { waiting_room: WaitingRoom::Broker, ..base() }),
+        ("order = \"none\"", QueuePolicy { order: Order::None, ..base() }),
+        (
+            "order = \"strict\"\nwaiting_room = \"parked\"",
+            QueuePolicy { order: Order::Strict, waiting_room: WaitingRoom::Parked, ..base() },
+        ),
         ("handler_timeout = \"5s\"", QueuePolicy { handler_timeout: seconds(5), ..base() }),
         ("type = \"quorum\"", base()),
         ("type = \"classic\"", QueuePolicy { queue_type: QueueType::Classic, ..base() }),
@@ -108,6 +113,8 @@ fn a_wrong_value_says_the_range_and_the_way_out() {
         both.contains("say the same thing twice\n  hint: with tiers, leave retry_delay out"),
         "{both}"
     );
+    let strict = mistakes("order = \"strict\"");
+    assert!(strict.contains("order: \"strict\" needs waiting_room = \"parked\""), "{strict}");
     // The hint for a misspelt key never leads to a refused one.
     let unknown = mistakes("message_tt = \"5s\"");
     assert!(unknown.contains("unknown key") && !unknown.contains("message_ttl?"), "{unknown}");
@@ -128,6 +135,7 @@ fn the_page_has_every_key_and_its_default() {
         ("retry_delay", seconds(defaults.retry_delay)),
         ("retry_tiers", "none".to_owned()),
         ("waiting_room", format!("`{}`", defaults.waiting_room.as_str())),
+        ("order", format!("`{}`", defaults.order.as_str())),
         ("handler_timeout", seconds(defaults.handler_timeout)),
         ("type", format!("`{}`", defaults.queue_type.as_str())),
         ("delivery_limit", defaults.delivery_limit.to_string()),

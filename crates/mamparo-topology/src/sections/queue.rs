@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mamparo_core::limits::ATTEMPTS_MAX;
 use mamparo_core::message::topology::{
-    DELIVERY_LIMIT_MAX, MAX_LENGTH_MAX, PREFETCH_MAX, QueuePolicy, QueueType, RETRY_DELAY_MAX,
-    RETRY_TIERS_MAX, Refusal, VERSION_MAX, WaitingRoom,
+    DELIVERY_LIMIT_MAX, MAX_LENGTH_MAX, Order, PREFETCH_MAX, QueuePolicy, QueueType,
+    RETRY_DELAY_MAX, RETRY_TIERS_MAX, Refusal, VERSION_MAX, WaitingRoom,
 };
 
 use super::policies::word;
@@ -25,6 +25,9 @@ pub(super) fn read(name: Located<String>, mut section: Section<'_, '_>) -> Optio
     let rooms = [WaitingRoom::Tiers, WaitingRoom::Parked, WaitingRoom::Broker];
     let waiting_room = word(&mut section, "waiting_room", &rooms.map(|room| (room.as_str(), room)))
         .unwrap_or(Located::nowhere(defaults.waiting_room));
+    let orders = [Order::Key, Order::None, Order::Strict];
+    let order = word(&mut section, "order", &orders.map(|order| (order.as_str(), order)))
+        .unwrap_or(Located::nowhere(defaults.order));
     let handler_timeout =
         section.within_or("handler_timeout", SHORTEST..=LONGEST, defaults.handler_timeout);
     let types = [QueueType::Quorum, QueueType::Classic];
@@ -47,6 +50,7 @@ pub(super) fn read(name: Located<String>, mut section: Section<'_, '_>) -> Optio
         retry_delay,
         retry_tiers,
         waiting_room,
+        order,
         handler_timeout,
         queue_type,
         delivery_limit,

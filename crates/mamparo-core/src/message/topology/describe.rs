@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{EVENTS, QueuePolicy, QueueType, WaitingRoom};
+use super::{EVENTS, Order, QueuePolicy, QueueType, WaitingRoom};
 use crate::message::capabilities::{Capabilities, Engine};
 
 /// Hand-outs that a dead-letter queue allows. Whoever looks at dead letters takes them and gives them
@@ -187,6 +187,9 @@ impl QueuePolicy {
         if self.queue_type == QueueType::Quorum {
             main.extend(at_least_once());
             main.extend(arguments([("x-delivery-limit", self.delivery_limit.into())]));
+        }
+        if self.order == Order::Strict {
+            main.insert("x-single-active-consumer".to_owned(), Argument::Flag(true));
         }
         if room == WaitingRoom::Broker {
             let delays = self.delays();

@@ -20,7 +20,7 @@ pub use describe::{
     Argument, Arguments, Binding, DEAD_LETTERS_DELIVERY_LIMIT, Exchange, Queue, Return, Role,
     Topology,
 };
-pub use policy::{PolicyProblem, QueuePolicy, QueueType, Wait, WaitingRoom};
+pub use policy::{Order, PolicyProblem, QueuePolicy, QueueType, Wait, WaitingRoom};
 pub use refusal::Refusal;
 
 use std::time::Duration;

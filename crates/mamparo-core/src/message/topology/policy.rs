@@ -34,6 +34,35 @@ impl WaitingRoom {
     }
 }
 
+/// What order of messages a consumer keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// Messages of one key are handled one at a time and in their order, within each process. Over the
+    /// death of a process RabbitMQ may hand out a key's later messages first: the next process subscribes
+    /// before the broker has noticed that the old connection is dead.
+    #[default]
+    Key,
+    /// None: as many at once as there are workers, whatever their keys.
+    None,
+    /// As [`Order::Key`], over the death of a process too: RabbitMQ hands messages to one consumer at a
+    /// time (`x-single-active-consumer`) and to the next one only after it has taken the old one's back.
+    /// One process works, the others stand by. Needs [`WaitingRoom::Parked`]: a message that waits in a
+    /// queue of the broker forgets, when its process dies, which others have to wait for it.
+    Strict,
+}
+
+impl Order {
+    /// The word in `mamparo.toml`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::None => "none",
+            Self::Strict => "strict",
+        }
+    }
+}
+
 /// How RabbitMQ keeps the main queue. Waiting rooms and dead-letter queues are always quorum queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueType {
@@ -85,6 +114,8 @@ pub struct QueuePolicy {
     pub retry_tiers: Vec<Duration>,
     /// Where messages wait between attempts. Default [`WaitingRoom::Tiers`].
     pub waiting_room: WaitingRoom,
+    /// What order of messages is kept. Default [`Order::Key`].
+    pub order: Order,
     /// How long the handler may take for one message. Over zero, default 30 s.
     pub handler_timeout: Duration,
     /// How RabbitMQ keeps the main queue. Default [`QueueType::Quorum`].
@@ -126,6 +157,8 @@ pub enum PolicyProblem {
     RetryDelay,
     /// Too many tiers, one outside 1 ms to 24 h, or one that is not longer than the one before.
     RetryTiers,
+    /// Strict, and messages wait in queues of the broker.
+    Order,
     /// Zero.
     HandlerTimeout,
     /// Less than the attempts, or more than 10000.
@@ -156,6 +189,10 @@ impl std::fmt::Display for PolicyProblem {
             Self::RetryTiers => f.write_str(
                 "retry_tiers: up to 10 delays of 1 ms to 24 h, each longer than the one before",
             ),
+            Self::Order => f.write_str(
+                "order: \"strict\" needs waiting_room = \"parked\", or a process that dies forgets who \
+                 waits for a message in the broker's waiting room",
+            ),
             Self::HandlerTimeout => f.write_str("handler_timeout: more than zero"),
             Self::DeliveryLimit => f.write_str("delivery_limit: from attempts to 10000"),
             Self::MaxLength => f.write_str("max_length: 1 to 10000000"),
@@ -178,6 +215,7 @@ impl QueuePolicy {
             retry_delay: Duration::from_secs(30),
             retry_tiers: Vec::new(),
             waiting_room: WaitingRoom::default(),
+            order: Order::default(),
             handler_timeout: Duration::from_secs(30),
             queue_type: QueueType::default(),
             delivery_limit: 100,
@@ -284,6 +322,7 @@ impl QueuePolicy {
             && self.retry_tiers.iter().all(possible)
             && self.retry_tiers.is_sorted_by(|one, next| one < next);
         let workers = self.workers.is_none_or(|workers| (1..=self.prefetch).contains(&workers));
+        let ordered = self.order != Order::Strict || self.waiting_room == WaitingRoom::Parked;
         let named = self.version < 2 || self.queue.ends_with(&format!(".v{}", self.version));
         let limit = self.attempts.min(ATTEMPTS_MAX)..=DELIVERY_LIMIT_MAX;
         let checks = [
@@ -295,6 +334,7 @@ impl QueuePolicy {
             ((1..=ATTEMPTS_MAX).contains(&self.attempts), PolicyProblem::Attempts),
             (possible(&self.retry_delay), PolicyProblem::RetryDelay),
             (tiers, PolicyProblem::RetryTiers),
+            (ordered, PolicyProblem::Order),
             (!self.handler_timeout.is_zero(), PolicyProblem::HandlerTimeout),
             (limit.contains(&self.delivery_limit), PolicyProblem::DeliveryLimit),
             ((1..=MAX_LENGTH_MAX).contains(&self.max_length), PolicyProblem::MaxLength),
