@@ -1,8 +1,4 @@
-//! Idempotency keys against a real database and real sockets.
-
-#![expect(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know for such")]
-
-mod common;
+//! What a key means, whatever the database.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,22 +7,23 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::post;
-use common::{Server, send_text, spawn, start};
+
 use futures_util::future::join_all;
 use http::StatusCode;
 use mamparo_http::server::{Answer, Claimed, Idempotency};
 use mamparo_http::{Problem, ServerOptions, standard};
-use mamparo_store::{SqliteStore, Transaction};
+use mamparo_store::{Store, Transaction};
 use serde_json::json;
-use sqlx::Sqlite;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
 
+use super::{Db, Home, ORDERS};
+use crate::common::{self, Server, send_text, spawn, start};
+
 #[derive(Clone)]
 struct Shop {
-    store: SqliteStore,
+    store: Store<Db>,
     entered: Arc<Notify>,
     release: Arc<Semaphore>,
     dropped: Arc<Notify>,
@@ -62,7 +59,7 @@ impl Shop {
     }
 }
 
-async fn insert(tx: &mut Transaction<'_, Sqlite>) {
+async fn insert(tx: &mut Transaction<'_, Db>) {
     sqlx::query("INSERT INTO orders DEFAULT VALUES").execute(&mut **tx).await.unwrap();
 }
 
@@ -111,14 +108,13 @@ struct Running {
     shop: Shop,
     address: SocketAddr,
     _server: Server,
-    _folder: TempDir,
+    _home: Home,
 }
 
 async fn run() -> Running {
-    let folder = tempfile::tempdir().unwrap();
-    let address = format!("sqlite:{}", folder.path().join("orders.db").display());
-    let store = SqliteStore::open(&address).await.unwrap();
-    store.apply("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)").await.unwrap();
+    let home = Home::new();
+    let store = Store::<Db>::open(&home.url()).await.unwrap();
+    store.apply(ORDERS).await.unwrap();
     let shop = Shop {
         store: store.clone(),
         entered: Arc::default(),
@@ -134,7 +130,7 @@ async fn run() -> Running {
         .with_state(shop.clone());
     let options = ServerOptions::new(Duration::from_secs(20)).trust_client_header(true);
     let server = start(standard(router, options)).await;
-    Running { shop, address: server.address, _server: server, _folder: folder }
+    Running { shop, address: server.address, _server: server, _home: home }
 }
 
 impl Running {
