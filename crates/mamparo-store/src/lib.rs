@@ -30,6 +30,17 @@
 //! owner and an end, and reports of a former owner change nothing, so several processes may share a
 //! database, and one that dies leaves nothing locked.
 //!
+//! # Databases
+//!
+//! SQLite ([`SqliteStore`], a file) and PostgreSQL ([`PostgresStore`], a server that hosts share; the tests
+//! run on 15), by the same operations with the same meaning; one suite of tests runs on both. A
+//! [`StoreAddress`] says which. Where they differ, the operation's documentation says so.
+//!
+//! A transaction ends done, undone, undone and worth another try, or unknown: [`StoreError::class`]
+//! tells, [`Store::transact`] and [`Store::attempts`] run again what may run again, and
+//! [`Store::has_committed`] finds out about the unknown. Several hosts take their time from
+//! [`Store::clock`].
+//!
 //! # Tables
 //!
 //! For dashboards, verdicts and the curious. Times are milliseconds since 1970 in UTC, headers are
