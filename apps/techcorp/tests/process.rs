@@ -108,7 +108,7 @@ const ACCEPTED: &str = "SELECT COUNT(*) FROM orders.orders";
 const LEASED_BY_ORDERS: &str = "SELECT
     (SELECT COUNT(*) FROM broker.mamparo_messages
       WHERE queue IN ('orders.saga', 'orders.saga.retry') AND owner IS NOT NULL)
-  + (SELECT COUNT(*) FROM orders.mamparo_outbox WHERE owner IS NOT NULL)
+  + (SELECT COUNT(*) FROM orders.mamparo_outbox_shards WHERE owner IS NOT NULL)
   + (SELECT COUNT(*) FROM orders.mamparo_idempotency WHERE phase = 'running')";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,18 +1,21 @@
 //! The one room of messaging that speaks to metrics and the log, from what the machines answered.
 
+use std::time::Duration;
+
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::Closure;
 use mamparo_core::message::delivery::Decision;
 use mamparo_core::message::headers;
 use mamparo_core::message::intake::Phase;
-use mamparo_core::message::relay::Alarm;
+use mamparo_core::message::relay::{Alarm, Published};
+use mamparo_core::time::WallTime;
 use mamparo_store::outbox::OutboxStats;
 
 use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 14] = [
+pub const METRICS: [(&str, &[&str], &str); 19] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -25,11 +28,28 @@ pub const METRICS: [(&str, &[&str], &str); 14] = [
     ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
     ("mamparo_publisher_blocked", &[], "1 while the broker takes no publishes: memory or disk"),
     ("mamparo_publisher_losses_total", &[], "times that the publisher lost connection or channel"),
-    ("mamparo_relay_messages_total", &["exchange", "outcome"], "confirmed or postponed events"),
+    (
+        "mamparo_relay_messages_total",
+        &["exchange", "outcome"],
+        "publishes of events: confirmed, returned, nacked, unknown, stray",
+    ),
     ("mamparo_relay_failures_total", &[], "times that the relay's store failed"),
     ("mamparo_outbox_pending", &[], "events that wait for the broker"),
-    ("mamparo_outbox_parked", &[], "of those, events that the broker did not take"),
+    ("mamparo_relay_shards", &[], "shards of 16 that this relay holds"),
+    ("mamparo_relay_listening", &[], "1 while commits of other processes are heard"),
+    (
+        "mamparo_outbox_parked",
+        &[],
+        "of those, events that the broker did not take, or one before them",
+    ),
+    ("mamparo_outbox_parked_keys", &[], "events that the broker did not take, one for each key"),
     ("mamparo_outbox_oldest_seconds", &[], "age of the oldest waiting event"),
+    ("mamparo_outbox_lag_seconds", &["shard"], "the same in each shard"),
+    (
+        "mamparo_outbox_oldest_snapshot_seconds",
+        &[],
+        "age of the oldest transaction of the database server; while it lasts dead rows stay",
+    ),
     ("mamparo_dlq_operations_total", &["queue", "verb"], "dead letters replayed or discarded"),
 ];
 
@@ -168,21 +188,77 @@ pub(crate) fn depth(queue: &str, messages: u64) {
 
 /// The relay published a row.
 pub(crate) fn relayed(exchange: &str) {
-    let labels = [("exchange", exchange.to_owned()), ("outcome", "confirmed".to_owned())];
-    metrics::counter!("mamparo_relay_messages_total", &labels).increment(1);
+    relay_count(exchange, "confirmed");
+}
+
+/// Why a row did not go out.
+#[derive(Debug)]
+pub(crate) struct Refusal<'a> {
+    pub(crate) published: Published,
+    pub(crate) said: &'a str,
+    pub(crate) tries: u32,
+    pub(crate) alarm: Alarm,
 }
 
 /// The relay could not publish a row; its key waits.
-pub(crate) fn postponed(exchange: &str, message: &Message, outcome: &str, tries: u32, a: Alarm) {
-    let labels = [("exchange", exchange.to_owned()), ("outcome", "postponed".to_owned())];
-    metrics::counter!("mamparo_relay_messages_total", &labels).increment(1);
+pub(crate) fn postponed(exchange: &str, message: &Message, refusal: &Refusal<'_>) {
+    let outcome = match refusal.published {
+        Published::Confirmed => "confirmed",
+        Published::Returned => "returned",
+        Published::Nacked => "nacked",
+        Published::Unknown => "unknown",
+    };
+    relay_count(exchange, outcome);
     let (id, kind, key) = (&message.id, &message.kind, &message.key);
-    match a {
-        Alarm::Warn => tracing::warn!(id, kind, key, outcome, tries, "event not published, waits"),
+    let (said, tries) = (refusal.said, refusal.tries);
+    match refusal.alarm {
+        Alarm::Warn => {
+            tracing::warn!(id, kind, key, outcome, said, tries, "event not published, waits");
+        }
         Alarm::Error => {
-            tracing::error!(id, kind, key, outcome, tries, "event not published again, waits");
+            tracing::error!(
+                id,
+                kind,
+                key,
+                outcome,
+                said,
+                tries,
+                "event not published again, waits"
+            );
         }
     }
+}
+
+/// A publish ended after its shard had gone to another relay, which publishes the event again.
+pub(crate) fn stray(exchange: &str, message: &Message) {
+    relay_count(exchange, "stray");
+    let (id, kind, key) = (&message.id, &message.kind, &message.key);
+    tracing::warn!(id, kind, key, "published as its shard was lost, comes again with the same id");
+}
+
+/// How many shards the relay holds.
+pub(crate) fn shards(held: usize) {
+    metrics::gauge!("mamparo_relay_shards").set(held as f64);
+}
+
+/// The relay hears of other processes' commits, or does not and polls.
+pub(crate) fn listening(yes: bool, why: &str) {
+    metrics::gauge!("mamparo_relay_listening").set(f64::from(u8::from(yes)));
+    if yes {
+        tracing::info!(why, "relay listens");
+    } else {
+        tracing::warn!(why, "relay does not hear commits of other processes, polls for them");
+    }
+}
+
+/// Something beside the relay's main path failed.
+pub(crate) fn relay_aside(error: &MessagingError) {
+    tracing::warn!(error = chain(error), "relay");
+}
+
+fn relay_count(exchange: &str, outcome: &'static str) {
+    let labels = [("exchange", exchange.to_owned()), ("outcome", outcome.to_owned())];
+    metrics::counter!("mamparo_relay_messages_total", &labels).increment(1);
 }
 
 /// The relay's store failed.
@@ -192,10 +268,20 @@ pub(crate) fn relay_failed(error: &MessagingError, tries: u32) {
 }
 
 /// What waits in the outbox.
-pub(crate) fn outbox(stats: OutboxStats, age: std::time::Duration) {
+pub(crate) fn outbox(stats: &OutboxStats, snapshot: Option<Duration>, now: WallTime) {
+    let age = |oldest: Option<WallTime>| {
+        oldest.map_or(Duration::ZERO, |oldest| now.since(oldest)).as_secs_f64()
+    };
     metrics::gauge!("mamparo_outbox_pending").set(stats.pending as f64);
     metrics::gauge!("mamparo_outbox_parked").set(stats.parked as f64);
-    metrics::gauge!("mamparo_outbox_oldest_seconds").set(age.as_secs_f64());
+    metrics::gauge!("mamparo_outbox_parked_keys").set(stats.refused as f64);
+    metrics::gauge!("mamparo_outbox_oldest_seconds").set(age(stats.oldest));
+    for (shard, oldest) in stats.oldest_in.iter().enumerate() {
+        let gauge = metrics::gauge!("mamparo_outbox_lag_seconds", "shard" => shard.to_string());
+        gauge.set(age(*oldest));
+    }
+    let snapshot = snapshot.unwrap_or_default().as_secs_f64();
+    metrics::gauge!("mamparo_outbox_oldest_snapshot_seconds").set(snapshot);
 }
 
 /// A person moved or removed a dead letter.

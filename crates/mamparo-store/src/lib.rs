@@ -50,7 +50,10 @@
 //! | table | a row is | columns |
 //! |---|---|---|
 //! | `mamparo_schema` | a migration that ran | `version` |
-//! | `mamparo_outbox` | an event that leaves, or has left | `seq` (order of commits), `id`, `kind`, `key`, `enqueued_at`, `due_at`, `tries`, `owner`, `lease_until`, `confirmed_at` (NULL: pending), `head` (1: no pending row of its key before it), `error` (the last one), `headers`, `body` |
+//! | `mamparo_outbox` | an event that has not left yet | `seq` (on one key the order of commits), `shard` (from the key), `id`, `kind`, `key`, `enqueued_at`, `parked_until` (NULL: leaves when its turn comes; the greatest number: behind such a row of its key), `tries` (that failed), `error` (the last one), `headers`, `body` |
+//! | `mamparo_outbox_history` | an event that has left | as above without the last six, and `confirmed_at`; on PostgreSQL in partitions of six hours |
+//! | `mamparo_outbox_shards` | a sixteenth of the keys | `shard`, `owner` (the relay that holds it), `epoch` (grows with each change of hands), `lease_until` |
+//! | `mamparo_outbox_relays` | a relay that is alive | `owner`, `alive_until` |
 //! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
 //! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `owner` (an opening of the store), `started_at`, `alive_until` (dead after that, unless renewed) |
 //! | `mamparo_parked` | a message that waits for another attempt | `seq` (order within its key), `consumer`, `id`, `key`, `head` (1: first of its key, the only one that is handed out), `visible_at` (due, or end of the lease), `epoch`, `losses`, `owner`, `attempts`, `since`, `kind`, `exchange`, `routing_key`, `history` (array of failures), `headers`, `body` |

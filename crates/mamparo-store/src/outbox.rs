@@ -1,11 +1,21 @@
 //! Events that leave with the transaction that caused them.
+//!
+//! A row is pending until the broker has confirmed it; then it leaves the table, which stays small, and
+//! a line about it goes to the history. Relays work through a [`RelaySession`].
+
+mod relay;
+mod wake;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use mamparo_core::message::shards::SHARDS;
 use mamparo_core::time::WallTime;
 
-use crate::{Backend, Now, Store, StoreError, Transaction};
+use crate::{Backend, Store, StoreError, Transaction};
+
+pub use relay::{Confirmed, Held, Parked, Recorded, RelaySession, Report, Tenure};
+pub(crate) use relay::{FREED_MAX, WOKEN_MAX};
+pub use wake::{Ear, Heard};
 
 /// An event as it will be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,17 +33,21 @@ pub struct Event {
     pub headers: BTreeMap<String, String>,
 }
 
-/// An outbox row that a relay has claimed.
+/// An outbox row that a relay has read.
 #[derive(Debug, Clone)]
 pub struct Claimed {
     /// The row's number; grows with the order of commits on one key.
     pub row: i64,
+    /// Its shard.
+    pub shard: u16,
     /// The event.
     pub event: Event,
     /// When it was enqueued.
     pub enqueued: WallTime,
-    /// Times that it was claimed before: tries that failed, or whose relay died.
+    /// Times that the broker did not take it.
     pub tries: u32,
+    /// A row of its key before it is parked: it must not leave now.
+    pub behind: bool,
 }
 
 /// A pending outbox row, as shown to people.
@@ -41,18 +55,44 @@ pub struct Claimed {
 pub struct Listed {
     /// The row's number.
     pub row: i64,
+    /// Its shard.
+    pub shard: u16,
     /// The event.
     pub event: Event,
     /// When it was enqueued.
     pub enqueued: WallTime,
-    /// Times that it was claimed.
+    /// Times that the broker did not take it.
     pub tries: u32,
-    /// Not to be tried before this.
-    pub due: WallTime,
-    /// The relay that holds it.
+    /// Whether and why it waits.
+    pub wait: Wait,
+    /// The relay that holds its shard.
     pub owner: Option<String>,
     /// What the broker said last.
     pub error: Option<String>,
+}
+
+/// Whether and why a pending row waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// It does not: it leaves as soon as a relay comes to it.
+    Ready,
+    /// The broker did not take it; it goes again then.
+    Until(WallTime),
+    /// Behind a row of its key that waits.
+    Behind,
+}
+
+/// What stands for [`Wait::Behind`] in the column of times.
+pub(crate) const BEHIND: i64 = i64::MAX;
+
+impl Wait {
+    pub(crate) const fn of(parked_until: Option<i64>) -> Self {
+        match parked_until {
+            None => Self::Ready,
+            Some(BEHIND) => Self::Behind,
+            Some(millis) => Self::Until(WallTime::from_unix_millis(millis)),
+        }
+    }
 }
 
 /// What waits in the outbox.
@@ -60,10 +100,43 @@ pub struct Listed {
 pub struct OutboxStats {
     /// Rows not yet confirmed by the broker.
     pub pending: u64,
-    /// Of those, rows whose key is parked after a return or a nack.
+    /// Of those, rows that wait: the broker did not take them or one before them.
     pub parked: u64,
+    /// Of those, rows that the broker did not take: one for each parked key.
+    pub refused: u64,
     /// When the oldest pending row was enqueued.
     pub oldest: Option<WallTime>,
+    /// The same in each shard that has pending rows.
+    pub oldest_in: [Option<WallTime>; SHARDS as usize],
+}
+
+/// Where an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Committed, not yet confirmed by the broker.
+    Pending,
+    /// Confirmed by the broker, and still in the history.
+    Published,
+}
+
+impl OutboxStats {
+    /// Adds a shard's rows: pending, parked and refused ones, and when the oldest was enqueued.
+    pub(crate) fn add(&mut self, shard: u16, counts: [u64; 3], oldest: WallTime) {
+        let [pending, parked, refused] = counts;
+        self.pending += pending;
+        self.parked += parked;
+        self.refused += refused;
+        self.oldest = Some(self.oldest.map_or(oldest, |before| before.min(oldest)));
+        if let Some(place) = self.oldest_in.get_mut(usize::from(shard)) {
+            *place = Some(oldest);
+        }
+    }
+}
+
+impl Whereabouts {
+    pub(crate) const fn of(pending: bool) -> Self {
+        if pending { Self::Pending } else { Self::Published }
+    }
 }
 
 impl Event {
@@ -78,8 +151,13 @@ impl Event {
 /// Writes `event` in the caller's transaction: it is published if and only if that commits.
 /// Commit with [`Store::commit`], so that the relay learns of it at once.
 ///
+/// On PostgreSQL transactions that write events of one key take turns, from here to their commit: that
+/// is what makes the order of the rows the order of the commits. Enqueue late in the transaction, and
+/// several keys in one order everywhere (sorted, say): two transactions that take two keys crosswise
+/// are a deadlock, which the database ends with 40P01 and which is retried whole.
+///
 /// # Errors
-/// What the database said; an event id that is there already, among others.
+/// What the database said; the id of an event that is still pending, among others.
 pub async fn enqueue<DB: Backend>(
     tx: &mut Transaction<'_, DB>,
     event: &Event,
@@ -88,92 +166,22 @@ pub async fn enqueue<DB: Backend>(
     DB::insert_event(&mut **tx, event, now).await.map_err(StoreError::during("enqueue an event"))
 }
 
-/// Claims up to `max` due rows for `owner` until `now + lease`: oldest first, per key strictly in
-/// order. Only the first pending row of a key is ever handed out; while it is leased or waits, its
-/// key yields nothing. `owner` must be unique to the relay, not to the host.
+/// Makes refused rows leave at once; how many. Rows that don't wait, or wait behind another, are left
+/// alone.
 ///
 /// # Errors
 /// What the database said.
-pub async fn claim<DB: Backend>(
-    store: &Store<DB>,
-    owner: &str,
-    max: u32,
-    lease: Duration,
-    now: impl Now,
-) -> Result<Vec<Claimed>, StoreError> {
-    let failed = || StoreError::during("claim outbox rows");
-    // Looking first keeps an idle relay from taking the write lock at each poll.
-    let mut conn = store.read_connection("claim outbox rows").await?;
-    if !DB::has_due_events(&mut conn, now.now()).await.map_err(failed())? {
-        return Ok(Vec::new());
-    }
-    drop(conn);
-    let mut tx = store.begin().await?;
-    let now = now.now();
-    let claimed =
-        DB::claim_events(&mut tx, owner, max, now.plus(lease), now).await.map_err(failed())?;
-    tx.commit().await.map_err(failed())?;
-    Ok(claimed)
-}
-
-/// Records that the broker has confirmed these rows; how many. Rows that `owner` no longer holds are
-/// left alone: whoever holds them now publishes them again, under the same id.
-///
-/// # Errors
-/// What the database said.
-pub async fn confirmed<DB: Backend>(
-    store: &Store<DB>,
-    owner: &str,
-    rows: &[i64],
-    now: WallTime,
-) -> Result<u64, StoreError> {
-    let mut conn = store.write_connection("confirm outbox rows").await?;
-    let confirmed = DB::confirm_events(&mut conn, owner, rows, now).await;
-    confirmed.map_err(StoreError::during("confirm outbox rows"))
-}
-
-/// Gives a row back to be tried again at `due`; its key waits until then. `error` is kept for people.
-///
-/// # Errors
-/// [`StoreError::Fenced`] when `owner` no longer holds the row, else what the database said.
-pub async fn postpone<DB: Backend>(
-    store: &Store<DB>,
-    owner: &str,
-    row: i64,
-    due: WallTime,
-    error: &str,
-) -> Result<(), StoreError> {
-    let operation = "postpone an outbox row";
-    let mut conn = store.write_connection(operation).await?;
-    let postponed = DB::postpone_event(&mut conn, owner, row, due, error).await;
-    match postponed.map_err(StoreError::during(operation))? {
-        0 => Err(StoreError::Fenced { operation }),
-        _ => Ok(()),
-    }
-}
-
-/// Gives back everything that `owner` holds, for a shutdown in order; how many rows.
-///
-/// # Errors
-/// What the database said.
-pub async fn release_all<DB: Backend>(store: &Store<DB>, owner: &str) -> Result<u64, StoreError> {
-    let mut conn = store.write_connection("release outbox rows").await?;
-    let released = DB::release_events(&mut conn, owner).await;
-    released.map_err(StoreError::during("release outbox rows"))
-}
-
-/// Makes postponed rows due at once; how many. Leased and confirmed rows are left alone.
-///
-/// # Errors
-/// What the database said.
-pub async fn requeue<DB: Backend>(
-    store: &Store<DB>,
-    rows: &[i64],
-    now: WallTime,
-) -> Result<u64, StoreError> {
+pub async fn requeue<DB: Backend>(store: &Store<DB>, rows: &[i64]) -> Result<u64, StoreError> {
+    let failed = || StoreError::during("requeue outbox rows");
     let mut conn = store.write_connection("requeue outbox rows").await?;
-    let requeued = DB::requeue_events(&mut conn, rows, now).await;
-    requeued.map_err(StoreError::during("requeue outbox rows"))
+    let requeued = DB::requeue_events(&mut conn, rows).await.map_err(failed())?;
+    if requeued > 0 {
+        // Relays of other processes hear of it; those that don't will poll.
+        DB::announce(&mut conn, "").await.map_err(failed())?;
+        drop(conn);
+        store.wake();
+    }
+    Ok(requeued)
 }
 
 /// What waits.
@@ -194,16 +202,15 @@ pub async fn list<DB: Backend>(store: &Store<DB>, max: u32) -> Result<Vec<Listed
     DB::list_events(&mut conn, max).await.map_err(StoreError::during("list outbox rows"))
 }
 
-/// Forgets confirmed rows older than `before`, at most `max` of them. How many were forgotten.
+/// Where the event with this id is; `None` when it was never committed, or published longer ago than
+/// the relay keeps its history. Answers whether a transaction whose COMMIT got no answer went through.
 ///
 /// # Errors
 /// What the database said.
-pub async fn forget<DB: Backend>(
+pub async fn find<DB: Backend>(
     store: &Store<DB>,
-    before: WallTime,
-    max: u32,
-) -> Result<u64, StoreError> {
-    let mut conn = store.write_connection("forget outbox rows").await?;
-    let forgotten = DB::forget_events(&mut conn, before, max).await;
-    forgotten.map_err(StoreError::during("forget outbox rows"))
+    id: &str,
+) -> Result<Option<Whereabouts>, StoreError> {
+    let mut conn = store.read_connection("find an event").await?;
+    DB::find_event(&mut conn, id).await.map_err(StoreError::during("find an event"))
 }

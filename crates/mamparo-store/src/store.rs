@@ -196,6 +196,11 @@ impl<DB: Backend> Store<DB> {
         tokio::time::timeout(within, begin).await.unwrap_or(Err(StoreError::Deadline { operation }))
     }
 
+    /// The same store on the relays' connections.
+    pub(crate) fn relay_lane(&self) -> Self {
+        Self { lane: self.pools.relay.clone(), ..self.clone() }
+    }
+
     /// Commits `tx` and wakes the relays of this process.
     ///
     /// On PostgreSQL it costs one round trip more than a bare commit: a transaction of which a
@@ -266,7 +271,7 @@ impl<DB: Backend> Store<DB> {
 
     /// Closes all connections after their work.
     pub async fn close(&self) {
-        for lane in [&self.pools.requests, &self.pools.background] {
+        for lane in [&self.pools.requests, &self.pools.background, &self.pools.relay] {
             lane.reader.close().await;
             lane.writer.close().await;
         }
@@ -275,7 +280,7 @@ impl<DB: Backend> Store<DB> {
     /// Has every pooled connection closed when its turn comes, because one of them has shown that it
     /// is of no more use, and the others were opened like it.
     pub(crate) fn suspect_connections(&self) {
-        for lane in [&self.pools.requests, &self.pools.background] {
+        for lane in [&self.pools.requests, &self.pools.background, &self.pools.relay] {
             lane.suspects.store(lane.writer.size(), Ordering::Relaxed);
         }
     }

@@ -196,7 +196,10 @@ fn futures_are_send_in_generic_code() {
         inbox::insert(&mut tx, "c", "m", "k", at(0)).await?;
         outbox::enqueue(&mut tx, &outbox::Event::new("k", "k", Vec::new()), at(0)).await?;
         store.commit(tx).await?;
-        outbox::claim(&store, "o", 1, common::LEASE, at(0)).await?;
+        let session = outbox::RelaySession::new(&store);
+        session.heartbeat(common::LEASE, || at(0)).await?;
+        session.read(&[(0, 1)], &[]).await?;
+        session.record(&outbox::Report::default(), Some(at(0))).await?;
         attempts::started(&store, "c", "m", common::LEASE, || at(0)).await?;
         let lease = common::LEASE;
         idempotency::claim(&store, "c", "k", "f", lease, lease, || at(0)).await?;

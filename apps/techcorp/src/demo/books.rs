@@ -266,9 +266,9 @@ const UNREST: [(&str, &str); 6] = [
 
 /// Events that the broker has not confirmed.
 pub const EVENTS_PENDING: &str = "
-    SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox WHERE confirmed_at IS NULL)
-         + (SELECT COUNT(*) FROM inventory.mamparo_outbox WHERE confirmed_at IS NULL)
-         + (SELECT COUNT(*) FROM payments.mamparo_outbox WHERE confirmed_at IS NULL)";
+    SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox)
+         + (SELECT COUNT(*) FROM inventory.mamparo_outbox)
+         + (SELECT COUNT(*) FROM payments.mamparo_outbox)";
 
 /// Orders by state, for the live view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -116,14 +116,20 @@ const CONFIRMED_WITHOUT_GOODS: &str =
                      WHERE r.order_id = o.id AND r.state = 'SOLD' AND r.lines = o.lines)";
 
 const EVENTS: &str = "SELECT (SELECT COUNT(*) FROM orders.mamparo_outbox)
+     + (SELECT COUNT(*) FROM orders.mamparo_outbox_history)
      + (SELECT COUNT(*) FROM inventory.mamparo_outbox)
-     + (SELECT COUNT(*) FROM payments.mamparo_outbox)";
+     + (SELECT COUNT(*) FROM inventory.mamparo_outbox_history)
+     + (SELECT COUNT(*) FROM payments.mamparo_outbox)
+     + (SELECT COUNT(*) FROM payments.mamparo_outbox_history)";
 
 // Events of type $2 that the consumer $1 has not applied.
 const UNAPPLIED: &str = "WITH sent AS (
          SELECT id, kind FROM orders.mamparo_outbox
+         UNION ALL SELECT id, kind FROM orders.mamparo_outbox_history
          UNION ALL SELECT id, kind FROM inventory.mamparo_outbox
-         UNION ALL SELECT id, kind FROM payments.mamparo_outbox),
+         UNION ALL SELECT id, kind FROM inventory.mamparo_outbox_history
+         UNION ALL SELECT id, kind FROM payments.mamparo_outbox
+         UNION ALL SELECT id, kind FROM payments.mamparo_outbox_history),
      applied AS (
          SELECT consumer, message_id FROM orders.mamparo_inbox
          UNION ALL SELECT consumer, message_id FROM inventory.mamparo_inbox

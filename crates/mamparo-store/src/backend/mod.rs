@@ -8,6 +8,7 @@ mod keys;
 mod outbox;
 mod parked;
 mod queues;
+mod shards;
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -26,6 +27,7 @@ pub use keys::KeyRows;
 pub use outbox::OutboxRows;
 pub use parked::ParkedRows;
 pub use queues::QueueRows;
+pub use shards::ShardRows;
 
 /// Keeps the traits closed: their methods take what one operation needs, and change with it.
 pub(crate) mod sealed {
@@ -63,6 +65,8 @@ pub struct Pools<DB: sqlx::Database> {
     pub requests: Lane<DB>,
     /// For relays, consumers, sweepers and housekeeping. The same where there is only one writer.
     pub background: Lane<DB>,
+    /// For relays, whose statements are planned without statistics. The same likewise.
+    pub relay: Lane<DB>,
     /// The version of the schema before it was migrated, and since.
     pub migrated: Migrated,
 }
@@ -72,6 +76,7 @@ impl<DB: sqlx::Database> Clone for Pools<DB> {
         Self {
             requests: self.requests.clone(),
             background: self.background.clone(),
+            relay: self.relay.clone(),
             migrated: self.migrated,
         }
     }
@@ -91,7 +96,7 @@ impl<DB: sqlx::Database> Clone for Lane<DB> {
 ///
 /// Methods that take several statements must be called in a transaction; their callers in this
 /// crate do that.
-pub trait Backend: OutboxRows + InboxRows + KeyRows + FailedRows + ParkedRows {
+pub trait Backend: OutboxRows + ShardRows + InboxRows + KeyRows + FailedRows + ParkedRows {
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
 

@@ -1,15 +1,22 @@
 //! Rows of the outbox.
 
 use std::future::Future;
+use std::time::Duration;
 
 use mamparo_core::time::WallTime;
-use sqlx::Result;
+use sqlx::{Pool, Result};
 
 use super::sealed;
-use crate::outbox::{Claimed, Event, Listed, OutboxStats};
+use crate::outbox::{Claimed, Confirmed, Ear, Event, Listed, OutboxStats, Parked, Whereabouts};
 
 /// Rows of the outbox.
 pub trait OutboxRows: sqlx::Database + sealed::Sealed {
+    /// Hears of commits of other processes.
+    type Ear: Ear;
+
+    /// Is [`OutboxRows::confirm_events`] a single statement, which needs no transaction?
+    const RECORDS_AT_ONCE: bool;
+
     /// Writes an outbox row; its number.
     fn insert_event(
         conn: &mut Self::Connection,
@@ -17,49 +24,65 @@ pub trait OutboxRows: sqlx::Database + sealed::Sealed {
         now: WallTime,
     ) -> impl Future<Output = Result<i64>> + Send;
 
-    /// Is there a row that [`OutboxRows::claim_events`] would claim?
-    fn has_due_events(
+    /// Is there a refused row in these shards that is due?
+    fn has_refused(
         conn: &mut Self::Connection,
+        shards: &[u16],
         now: WallTime,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Leases the due first rows of keys.
-    fn claim_events(
+    /// Makes due refused rows ready.
+    fn wake_refused(
         conn: &mut Self::Connection,
-        owner: &str,
-        max: u32,
-        until: WallTime,
+        shards: &[u16],
         now: WallTime,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// When the next refused row of these shards is due.
+    fn next_refused(
+        conn: &mut Self::Connection,
+        shards: &[u16],
+    ) -> impl Future<Output = Result<Option<WallTime>>> + Send;
+
+    /// Makes rows ready that wait behind nothing; how many.
+    fn free_orphans(
+        conn: &mut Self::Connection,
+        shards: &[u16],
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Reads ready rows by shard and room, oldest first.
+    fn read_events(
+        conn: &mut Self::Connection,
+        rooms: &[(u16, u32)],
+        known: &[i64],
     ) -> impl Future<Output = Result<Vec<Claimed>>> + Send;
 
-    /// Marks rows of `owner` as confirmed; how many.
+    /// Moves rows to the history and frees what waited behind them; how many.
     fn confirm_events(
         conn: &mut Self::Connection,
         owner: &str,
-        rows: &[i64],
-        now: WallTime,
+        rows: &[Confirmed],
+        history: Option<WallTime>,
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Gives a row of `owner` back with a time and an error; how many (0 or 1).
-    fn postpone_event(
+    /// Gives rows a time and an error; how many.
+    fn park_events(
         conn: &mut Self::Connection,
         owner: &str,
-        row: i64,
-        due: WallTime,
-        error: &str,
+        rows: &[Parked],
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Gives all rows of `owner` back; how many.
-    fn release_events(
+    /// Marks rows that are behind a parked one; how many.
+    fn hold_events(
         conn: &mut Self::Connection,
         owner: &str,
+        rows: &[Confirmed],
     ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Makes postponed rows due; how many.
+    /// Makes refused rows ready; how many.
     fn requeue_events(
         conn: &mut Self::Connection,
         rows: &[i64],
-        now: WallTime,
     ) -> impl Future<Output = Result<u64>> + Send;
 
     /// Counts pending rows.
@@ -73,10 +96,28 @@ pub trait OutboxRows: sqlx::Database + sealed::Sealed {
         max: u32,
     ) -> impl Future<Output = Result<Vec<Listed>>> + Send;
 
-    /// Deletes confirmed rows; how many.
-    fn forget_events(
+    /// Looks an event up by its id.
+    fn find_event(
+        conn: &mut Self::Connection,
+        id: &str,
+    ) -> impl Future<Output = Result<Option<Whereabouts>>> + Send;
+
+    /// Forgets a batch of history and prepares room for more; is there more to forget?
+    fn forget_history(
         conn: &mut Self::Connection,
         before: WallTime,
-        max: u32,
-    ) -> impl Future<Output = Result<u64>> + Send;
+        now: WallTime,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// The age of the oldest snapshot that holds back clean-up.
+    fn oldest_snapshot(
+        conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Option<Duration>>> + Send;
+
+    /// An ear.
+    fn listen(pool: &Pool<Self>) -> impl Future<Output = Result<Self::Ear>> + Send;
+
+    /// What ears hear.
+    fn announce(conn: &mut Self::Connection, word: &str)
+    -> impl Future<Output = Result<()>> + Send;
 }

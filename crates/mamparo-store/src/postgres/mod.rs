@@ -2,6 +2,7 @@
 
 mod connect;
 mod failed;
+mod history;
 mod idempotency;
 mod inbox;
 mod outbox;
@@ -9,6 +10,7 @@ mod parked;
 #[cfg(test)]
 mod plans;
 mod schema;
+mod shards;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -88,4 +90,9 @@ fn is_aborted(error: &sqlx::Error) -> bool {
 /// Headers from a column with the text of a JSON object.
 fn headers_of(row: &PgRow, column: &str) -> Result<BTreeMap<String, String>> {
     headers_from_json(row.try_get(column)?, column)
+}
+
+/// Numbers for an array of `BIGINT`.
+fn numbers(shards: &[u16]) -> Vec<i64> {
+    shards.iter().map(|shard| i64::from(*shard)).collect()
 }

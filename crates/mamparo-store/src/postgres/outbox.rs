@@ -1,227 +1,413 @@
 //! Outbox rows. Transactions that write events of one key take their turns, so that on each key the
 //! rows' numbers are in the order of commits.
+//!
+//! The statements of relays run with an index or not at all: the table is empty or full within seconds,
+//! so whatever the statistics say about it is wrong at one of both times (`connect.rs` switches the
+//! other plans off for the relays' connections).
 
+use std::time::Duration;
+
+use mamparo_core::message::shards::shard_of;
 use mamparo_core::time::WallTime;
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Postgres, Result, Row};
+use sqlx::postgres::{PgConnection, PgListener, PgRow};
+use sqlx::{Pool, Postgres, Result, Row};
 
-use super::headers_of;
+use super::{headers_of, history, numbers};
+use crate::StoreError;
 use crate::backend::OutboxRows;
 use crate::columns::{count_of, headers_to_json, time_of};
-use crate::outbox::{Claimed, Event, Listed, OutboxStats};
+use crate::outbox::{
+    BEHIND, Claimed, Confirmed, Ear, Event, FREED_MAX, Heard, Listed, OutboxStats, Parked,
+    WOKEN_MAX, Wait, Whereabouts,
+};
 
+// Rows are inserted, sometimes updated, and deleted: vacuum must come by often, and cheaply because the
+// table is small.
 pub(super) const V1: &str = "
 CREATE TABLE mamparo_outbox (
     seq          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    shard        BIGINT NOT NULL,
     id           TEXT NOT NULL UNIQUE,
     kind         TEXT NOT NULL,
     key          TEXT NOT NULL,
     enqueued_at  BIGINT NOT NULL,
-    due_at       BIGINT NOT NULL,
+    parked_until BIGINT,
     tries        BIGINT NOT NULL DEFAULT 0,
-    owner        TEXT,
-    lease_until  BIGINT,
-    confirmed_at BIGINT,
     error        TEXT,
     headers      TEXT NOT NULL,
     body         BYTEA NOT NULL
-);
-CREATE INDEX mamparo_outbox_pending ON mamparo_outbox (seq) WHERE confirmed_at IS NULL;
-CREATE INDEX mamparo_outbox_key ON mamparo_outbox (key, seq) WHERE confirmed_at IS NULL;
-CREATE INDEX mamparo_outbox_owner ON mamparo_outbox (owner) WHERE owner IS NOT NULL;
-CREATE INDEX mamparo_outbox_confirmed ON mamparo_outbox (confirmed_at)
-    WHERE confirmed_at IS NOT NULL;
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX mamparo_outbox_ready ON mamparo_outbox (shard, seq) WHERE parked_until IS NULL;
+CREATE INDEX mamparo_outbox_parked_key ON mamparo_outbox (key, seq)
+    WHERE parked_until IS NOT NULL;
+CREATE INDEX mamparo_outbox_parked ON mamparo_outbox (shard, parked_until)
+    WHERE parked_until IS NOT NULL;
 ";
 
+/// What relays tell each other on.
+const CHANNEL: &str = "mamparo_outbox";
+
+/// Keeps our locks apart from those that others take on the same text.
+const KEY_SEED: i64 = 0x6d_61_6d_70;
+
+const INSERT: &str = "INSERT INTO mamparo_outbox (shard, id, kind, key, body, headers, enqueued_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING seq";
+
+/// As [`INSERT`], with the lock of the key taken before the row gets its number.
+const INSERT_IN_TURN: &str =
+    "WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended($4, $8)))
+     INSERT INTO mamparo_outbox (shard, id, kind, key, body, headers, enqueued_at)
+     SELECT $1, $2, $3, $4, $5, $6, $7 FROM turn RETURNING seq";
+
+/// Of each shard the first ready rows. What is parked is in no index that is read here, except to see
+/// whether a row is behind one.
+pub(super) const READ: &str =
+    "SELECT row.seq, row.shard, id, kind, row.key, body, headers, enqueued_at, tries,
+         row.key <> '' AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+             WHERE before.key = row.key AND before.parked_until IS NOT NULL
+             AND before.seq < row.seq) AS behind
+     FROM unnest($1::bigint[], $2::bigint[]) AS room (shard, rows)
+     CROSS JOIN LATERAL (SELECT * FROM mamparo_outbox AS ready
+         WHERE ready.shard = room.shard AND parked_until IS NULL
+         AND seq NOT IN (SELECT unnest($3::bigint[])) ORDER BY seq LIMIT room.rows) AS row
+     ORDER BY row.seq";
+
+/// The shards of a report that are held as they were then; nobody takes them before it is written.
+macro_rules! held {
+    () => {
+        "held AS MATERIALIZED (SELECT shard.shard
+             FROM unnest($2::bigint[], $3::bigint[]) AS report (shard, epoch)
+             JOIN mamparo_outbox_shards AS shard
+                 ON shard.shard = report.shard AND shard.epoch = report.epoch
+             WHERE shard.owner = $1 ORDER BY shard.shard FOR SHARE OF shard)"
+    };
+}
+
+pub(super) const CONFIRM: &str = concat!(
+    "WITH ",
+    held!(),
+    ", gone AS (DELETE FROM mamparo_outbox AS row
+         USING unnest($4::bigint[]) AS report (seq)
+         WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)
+         RETURNING row.seq, id, kind, key, enqueued_at, tries),
+     freed AS (UPDATE mamparo_outbox AS row SET parked_until = NULL
+         FROM (SELECT DISTINCT key FROM gone WHERE key <> '') AS done
+         CROSS JOIN LATERAL (SELECT seq FROM mamparo_outbox AS waiting
+             WHERE waiting.key = done.key AND parked_until IS NOT NULL AND parked_until = $6
+             ORDER BY seq LIMIT $7) AS next
+         WHERE row.seq = next.seq),
+     kept AS (INSERT INTO mamparo_outbox_history
+             (seq, id, kind, key, enqueued_at, confirmed_at, tries)
+         SELECT seq, id, kind, key, enqueued_at, $5, tries FROM gone WHERE $5 IS NOT NULL)
+     SELECT count(*) FROM gone"
+);
+
+const PARK: &str = concat!(
+    "WITH ",
+    held!(),
+    " UPDATE mamparo_outbox AS row
+     SET parked_until = report.due, error = report.error, tries = tries + 1
+     FROM unnest($4::bigint[], $5::bigint[], $6::text[]) AS report (seq, due, error)
+     WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)"
+);
+
+const HOLD: &str = concat!(
+    "WITH ",
+    held!(),
+    " UPDATE mamparo_outbox AS row SET parked_until = $5
+     FROM unnest($4::bigint[]) AS report (seq)
+     WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)
+     AND parked_until IS NULL AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+         WHERE before.key = row.key AND before.parked_until IS NOT NULL AND before.seq < row.seq)"
+);
+
+/// Hears notifications on a connection of its own.
+#[derive(Debug)]
+pub struct PgEar(PgListener);
+
+impl Ear for PgEar {
+    const LOOK_EVERY: Option<Duration> = None;
+
+    async fn hear(&mut self) -> Result<Heard, StoreError> {
+        let heard = self.0.try_recv().await.map_err(StoreError::during("listen for commits"))?;
+        Ok(match heard {
+            None => Heard::Gap,
+            Some(heard) if heard.payload().is_empty() => Heard::Rows,
+            Some(heard) => Heard::Word(heard.payload().to_owned()),
+        })
+    }
+}
+
 impl OutboxRows for Postgres {
+    type Ear = PgEar;
+    const RECORDS_AT_ONCE: bool = true;
+
     async fn insert_event(conn: &mut PgConnection, event: &Event, now: WallTime) -> Result<i64> {
-        if !event.key.is_empty() {
-            sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
-                .bind(&event.key)
-                .execute(&mut *conn)
-                .await?;
-        }
+        let sql = if event.key.is_empty() { INSERT } else { INSERT_IN_TURN };
+        let query = sqlx::query_scalar(sql)
+            .bind(i64::from(shard_of(&event.key, &event.id)))
+            .bind(&event.id)
+            .bind(&event.kind)
+            .bind(&event.key)
+            .bind(&event.body)
+            .bind(headers_to_json(&event.headers)?)
+            .bind(now.unix_millis());
+        let query = if event.key.is_empty() { query } else { query.bind(KEY_SEED) };
+        query.fetch_one(conn).await
+    }
+
+    async fn has_refused(conn: &mut PgConnection, shards: &[u16], now: WallTime) -> Result<bool> {
         sqlx::query_scalar(
-            "INSERT INTO mamparo_outbox (id, kind, key, body, headers, enqueued_at, due_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING seq",
+            "SELECT EXISTS (SELECT 1 FROM unnest($1::bigint[]) AS held (shard)
+             CROSS JOIN LATERAL (SELECT 1 FROM mamparo_outbox AS row
+                 WHERE row.shard = held.shard AND parked_until IS NOT NULL
+                 AND parked_until <= $2 LIMIT 1) AS due)",
         )
-        .bind(&event.id)
-        .bind(&event.kind)
-        .bind(&event.key)
-        .bind(&event.body)
-        .bind(headers_to_json(&event.headers)?)
+        .bind(numbers(shards))
         .bind(now.unix_millis())
         .fetch_one(conn)
         .await
     }
 
-    async fn has_due_events(conn: &mut PgConnection, now: WallTime) -> Result<bool> {
-        sqlx::query_scalar(
-            "SELECT EXISTS (SELECT 1 FROM mamparo_outbox AS row
-             WHERE confirmed_at IS NULL AND due_at <= $1 AND (owner IS NULL OR lease_until <= $1)
-             AND (key = '' OR NOT EXISTS (SELECT 1 FROM mamparo_outbox AS before
-                 WHERE before.confirmed_at IS NULL AND before.key = row.key
-                 AND before.seq < row.seq)))",
+    async fn wake_refused(conn: &mut PgConnection, shards: &[u16], now: WallTime) -> Result<()> {
+        sqlx::query(
+            "UPDATE mamparo_outbox AS row SET parked_until = NULL
+             FROM unnest($1::bigint[]) AS held (shard)
+             CROSS JOIN LATERAL (SELECT seq FROM mamparo_outbox AS waiting
+                 WHERE waiting.shard = held.shard AND parked_until IS NOT NULL
+                 AND parked_until <= $2 ORDER BY parked_until LIMIT $3) AS due
+             WHERE row.seq = due.seq",
         )
+        .bind(numbers(shards))
         .bind(now.unix_millis())
-        .fetch_one(conn)
+        .bind(WOKEN_MAX)
+        .execute(conn)
         .await
+        .map(drop)
     }
 
-    async fn claim_events(
-        conn: &mut PgConnection,
-        owner: &str,
-        max: u32,
-        until: WallTime,
-        now: WallTime,
-    ) -> Result<Vec<Claimed>> {
-        let rows = sqlx::query(
-            "UPDATE mamparo_outbox SET owner = $1, lease_until = $2, tries = tries + 1
-             WHERE seq = ANY (ARRAY(SELECT seq FROM mamparo_outbox AS row
-                 WHERE confirmed_at IS NULL AND due_at <= $3
-                 AND (owner IS NULL OR lease_until <= $3)
-                 AND (key = '' OR NOT EXISTS (SELECT 1 FROM mamparo_outbox AS before
-                     WHERE before.confirmed_at IS NULL AND before.key = row.key
-                     AND before.seq < row.seq))
-                 ORDER BY due_at, seq LIMIT $4 FOR UPDATE SKIP LOCKED))
-             RETURNING seq, id, kind, key, body, headers, enqueued_at, tries - 1 AS earlier",
+    async fn next_refused(conn: &mut PgConnection, shards: &[u16]) -> Result<Option<WallTime>> {
+        let next: Option<i64> = sqlx::query_scalar(
+            "SELECT min(parked_until) FROM unnest($1::bigint[]) AS held (shard)
+             CROSS JOIN LATERAL (SELECT parked_until FROM mamparo_outbox AS row
+                 WHERE row.shard = held.shard AND parked_until IS NOT NULL
+                 AND parked_until < $2 ORDER BY parked_until LIMIT 1) AS next",
         )
-        .bind(owner)
-        .bind(until.unix_millis())
-        .bind(now.unix_millis())
-        .bind(i64::from(max))
-        .fetch_all(conn)
+        .bind(numbers(shards))
+        .bind(BEHIND)
+        .fetch_one(conn)
         .await?;
-        let mut claimed = rows.iter().map(claimed_of).collect::<Result<Vec<_>>>()?;
-        // RETURNING promises no order.
-        claimed.sort_unstable_by_key(|claimed| claimed.row);
-        Ok(claimed)
+        Ok(next.map(WallTime::from_unix_millis))
+    }
+
+    async fn free_orphans(conn: &mut PgConnection, shards: &[u16]) -> Result<u64> {
+        sqlx::query(
+            "UPDATE mamparo_outbox AS row SET parked_until = NULL
+             WHERE parked_until IS NOT NULL AND parked_until = $2 AND shard = ANY ($1)
+             AND NOT EXISTS (SELECT 1 FROM mamparo_outbox AS before
+                 WHERE before.key = row.key AND before.parked_until IS NOT NULL
+                 AND before.seq < row.seq)
+             AND NOT EXISTS (SELECT 1 FROM mamparo_outbox AS before
+                 WHERE before.shard = row.shard AND before.parked_until IS NULL
+                 AND before.seq < row.seq AND before.key = row.key)",
+        )
+        .bind(numbers(shards))
+        .bind(BEHIND)
+        .execute(conn)
+        .await
+        .map(|done| done.rows_affected())
+    }
+
+    async fn read_events(
+        conn: &mut PgConnection,
+        rooms: &[(u16, u32)],
+        known: &[i64],
+    ) -> Result<Vec<Claimed>> {
+        let (shards, rows): (Vec<i64>, Vec<i64>) =
+            rooms.iter().map(|(shard, rows)| (i64::from(*shard), i64::from(*rows))).unzip();
+        let query = sqlx::query(READ).bind(shards).bind(rows).bind(known);
+        let claimed = |row: &PgRow| {
+            Ok(Claimed {
+                row: row.try_get("seq")?,
+                shard: count_of(row, "shard")?,
+                event: event_of(row)?,
+                enqueued: time_of(row, "enqueued_at")?,
+                tries: count_of(row, "tries")?,
+                behind: row.try_get("behind")?,
+            })
+        };
+        query.fetch_all(conn).await?.iter().map(claimed).collect()
     }
 
     async fn confirm_events(
         conn: &mut PgConnection,
         owner: &str,
-        rows: &[i64],
-        now: WallTime,
+        rows: &[Confirmed],
+        history: Option<WallTime>,
     ) -> Result<u64> {
+        let (shards, epochs) = tenures(rows);
+        let seqs: Vec<i64> = rows.iter().map(|row| row.row).collect();
+        let count: i64 = sqlx::query_scalar(CONFIRM)
+            .bind(owner)
+            .bind(shards)
+            .bind(epochs)
+            .bind(seqs)
+            .bind(history.map(WallTime::unix_millis))
+            .bind(BEHIND)
+            .bind(FREED_MAX)
+            .fetch_one(conn)
+            .await?;
+        Ok(count.unsigned_abs())
+    }
+
+    async fn park_events(conn: &mut PgConnection, owner: &str, rows: &[Parked]) -> Result<u64> {
+        let reported: Vec<_> =
+            rows.iter().map(|row| Confirmed { row: row.row, held: row.held }).collect();
+        let (shards, epochs) = tenures(&reported);
+        let dues: Vec<i64> = rows.iter().map(|row| row.due.unix_millis()).collect();
+        // PostgreSQL's text has no zero bytes.
+        let errors: Vec<String> = rows.iter().map(|row| row.error.replace('\0', "")).collect();
+        sqlx::query(PARK)
+            .bind(owner)
+            .bind(shards)
+            .bind(epochs)
+            .bind(reported.iter().map(|row| row.row).collect::<Vec<_>>())
+            .bind(dues)
+            .bind(errors)
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected())
+    }
+
+    async fn hold_events(conn: &mut PgConnection, owner: &str, rows: &[Confirmed]) -> Result<u64> {
+        let (shards, epochs) = tenures(rows);
+        sqlx::query(HOLD)
+            .bind(owner)
+            .bind(shards)
+            .bind(epochs)
+            .bind(rows.iter().map(|row| row.row).collect::<Vec<_>>())
+            .bind(BEHIND)
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected())
+    }
+
+    async fn requeue_events(conn: &mut PgConnection, rows: &[i64]) -> Result<u64> {
         sqlx::query(
-            "UPDATE mamparo_outbox
-             SET confirmed_at = $1, owner = NULL, lease_until = NULL, error = NULL
-             WHERE seq = ANY ($2) AND owner = $3 AND confirmed_at IS NULL",
+            "UPDATE mamparo_outbox SET parked_until = NULL
+             WHERE seq = ANY ($1) AND parked_until < $2",
         )
-        .bind(now.unix_millis())
         .bind(rows)
-        .bind(owner)
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
-    }
-
-    async fn postpone_event(
-        conn: &mut PgConnection,
-        owner: &str,
-        row: i64,
-        due: WallTime,
-        error: &str,
-    ) -> Result<u64> {
-        sqlx::query(
-            "UPDATE mamparo_outbox SET due_at = $1, error = $2, owner = NULL, lease_until = NULL
-             WHERE seq = $3 AND owner = $4 AND confirmed_at IS NULL",
-        )
-        .bind(due.unix_millis())
-        .bind(error)
-        .bind(row)
-        .bind(owner)
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
-    }
-
-    async fn release_events(conn: &mut PgConnection, owner: &str) -> Result<u64> {
-        sqlx::query(
-            "UPDATE mamparo_outbox SET owner = NULL, lease_until = NULL
-             WHERE owner = $1 AND confirmed_at IS NULL",
-        )
-        .bind(owner)
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
-    }
-
-    async fn requeue_events(conn: &mut PgConnection, rows: &[i64], now: WallTime) -> Result<u64> {
-        sqlx::query(
-            "UPDATE mamparo_outbox SET due_at = $1
-             WHERE seq = ANY ($2) AND due_at > $1 AND owner IS NULL AND confirmed_at IS NULL",
-        )
-        .bind(now.unix_millis())
-        .bind(rows)
+        .bind(BEHIND)
         .execute(conn)
         .await
         .map(|done| done.rows_affected())
     }
 
     async fn count_events(conn: &mut PgConnection) -> Result<OutboxStats> {
-        let row = sqlx::query(
-            "SELECT count(*) AS pending, min(enqueued_at) AS oldest,
-                 (SELECT count(*) FROM mamparo_outbox AS p WHERE p.confirmed_at IS NULL
-                  AND (p.error IS NOT NULL OR (p.key <> '' AND p.key IN (
-                      SELECT key FROM mamparo_outbox
-                      WHERE confirmed_at IS NULL AND error IS NOT NULL)))) AS parked
-             FROM mamparo_outbox WHERE confirmed_at IS NULL",
+        let rows = sqlx::query(
+            "SELECT shard, count(*) AS pending, count(parked_until) AS parked,
+                 count(*) FILTER (WHERE parked_until < $1) AS refused, min(enqueued_at) AS oldest
+             FROM mamparo_outbox GROUP BY shard",
         )
-        .fetch_one(conn)
+        .bind(BEHIND)
+        .fetch_all(conn)
         .await?;
-        Ok(OutboxStats {
-            pending: count_of(&row, "pending")?,
-            parked: count_of(&row, "parked")?,
-            oldest: row.try_get::<Option<i64>, _>("oldest")?.map(WallTime::from_unix_millis),
-        })
+        let mut stats = OutboxStats::default();
+        for row in &rows {
+            stats.add(
+                count_of(row, "shard")?,
+                [count_of(row, "pending")?, count_of(row, "parked")?, count_of(row, "refused")?],
+                time_of(row, "oldest")?,
+            );
+        }
+        Ok(stats)
     }
 
     async fn list_events(conn: &mut PgConnection, max: u32) -> Result<Vec<Listed>> {
         let rows = sqlx::query(
-            "SELECT seq, id, kind, key, body, headers, enqueued_at, tries, due_at, owner, error
-             FROM mamparo_outbox WHERE confirmed_at IS NULL ORDER BY seq LIMIT $1",
+            "SELECT seq, row.shard, id, kind, key, body, headers, enqueued_at, tries, parked_until,
+                 owner, error
+             FROM mamparo_outbox AS row LEFT JOIN mamparo_outbox_shards AS held
+                 ON held.shard = row.shard
+             ORDER BY seq LIMIT $1",
         )
         .bind(i64::from(max))
         .fetch_all(conn)
         .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Listed {
-                    row: row.try_get("seq")?,
-                    event: event_of(row)?,
-                    enqueued: time_of(row, "enqueued_at")?,
-                    tries: count_of(row, "tries")?,
-                    due: time_of(row, "due_at")?,
-                    owner: row.try_get("owner")?,
-                    error: row.try_get("error")?,
-                })
+        let listed = |row: &PgRow| {
+            Ok(Listed {
+                row: row.try_get("seq")?,
+                shard: count_of(row, "shard")?,
+                event: event_of(row)?,
+                enqueued: time_of(row, "enqueued_at")?,
+                tries: count_of(row, "tries")?,
+                wait: Wait::of(row.try_get("parked_until")?),
+                owner: row.try_get("owner")?,
+                error: row.try_get("error")?,
             })
-            .collect()
+        };
+        rows.iter().map(listed).collect()
     }
 
-    async fn forget_events(conn: &mut PgConnection, before: WallTime, max: u32) -> Result<u64> {
-        sqlx::query(
-            "DELETE FROM mamparo_outbox WHERE seq = ANY (ARRAY(SELECT seq FROM mamparo_outbox
-             WHERE confirmed_at IS NOT NULL AND confirmed_at < $1
-             ORDER BY confirmed_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+    async fn find_event(conn: &mut PgConnection, id: &str) -> Result<Option<Whereabouts>> {
+        let found: Option<bool> = sqlx::query_scalar(
+            "SELECT true FROM mamparo_outbox WHERE id = $1
+             UNION ALL SELECT false FROM mamparo_outbox_history WHERE id = $1 LIMIT 1",
         )
-        .bind(before.unix_millis())
-        .bind(i64::from(max))
-        .execute(conn)
-        .await
-        .map(|done| done.rows_affected())
+        .bind(id)
+        .fetch_optional(conn)
+        .await?;
+        Ok(found.map(Whereabouts::of))
+    }
+
+    async fn forget_history(
+        conn: &mut PgConnection,
+        before: WallTime,
+        now: WallTime,
+    ) -> Result<bool> {
+        history::prepare(conn, now).await?;
+        history::forget(conn, before).await
+    }
+
+    async fn oldest_snapshot(conn: &mut PgConnection) -> Result<Option<Duration>> {
+        let millis: Option<i64> = sqlx::query_scalar(
+            "SELECT (extract(epoch FROM max(clock_timestamp() - xact_start)) * 1000)::bigint
+             FROM pg_stat_activity
+             WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+             AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+        )
+        .fetch_one(conn)
+        .await?;
+        Ok(Some(Duration::from_millis(millis.unwrap_or(0).max(0).unsigned_abs())))
+    }
+
+    async fn listen(pool: &Pool<Postgres>) -> Result<PgEar> {
+        let mut listener = PgListener::connect_with(pool).await?;
+        // Reconnecting is the relay's business: it knows how long to wait.
+        listener.eager_reconnect(false);
+        listener.listen(CHANNEL).await?;
+        Ok(PgEar(listener))
+    }
+
+    async fn announce(conn: &mut PgConnection, word: &str) -> Result<()> {
+        sqlx::query("SELECT pg_notify($1, $2)")
+            .bind(CHANNEL)
+            .bind(word)
+            .execute(conn)
+            .await
+            .map(drop)
     }
 }
 
-fn claimed_of(row: &PgRow) -> Result<Claimed> {
-    Ok(Claimed {
-        row: row.try_get("seq")?,
-        event: event_of(row)?,
-        enqueued: time_of(row, "enqueued_at")?,
-        tries: count_of(row, "earlier")?,
-    })
+/// The tenures that rows were read under, each once.
+fn tenures(rows: &[Confirmed]) -> (Vec<i64>, Vec<i64>) {
+    let mut tenures: Vec<_> =
+        rows.iter().map(|row| (i64::from(row.held.shard), row.held.epoch)).collect();
+    tenures.sort_unstable();
+    tenures.dedup();
+    tenures.into_iter().unzip()
 }
 
 fn event_of(row: &PgRow) -> Result<Event> {

@@ -61,7 +61,7 @@ pub(super) async fn open(
 /// One writer serves all: SQLite has no more.
 fn pools(writer: Pool<Sqlite>, reader: Pool<Sqlite>, migrated: Migrated) -> Pools<Sqlite> {
     let requests = Lane { writer, reader, suspects: Arc::default() };
-    Pools { background: requests.clone(), requests, migrated }
+    Pools { background: requests.clone(), relay: requests.clone(), requests, migrated }
 }
 
 /// Has mamparo been here? Only looks, because the file may be somebody else's: a switch to WAL alone

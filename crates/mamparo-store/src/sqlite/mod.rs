@@ -13,6 +13,7 @@ mod queue;
 mod queue_ops;
 mod queue_rows;
 mod schema;
+mod shards;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -77,9 +78,9 @@ fn headers_of(row: &SqliteRow, column: &str) -> Result<BTreeMap<String, String>>
     headers_from_json(row.try_get(column)?, column)
 }
 
-/// Row numbers as a JSON array, for `json_each`: one prepared statement for any number of them.
-fn rows_to_json(rows: &[i64]) -> Result<String> {
-    serde_json::to_string(rows).map_err(|error| sqlx::Error::Encode(Box::new(error)))
+/// Values as a JSON array, for `json_each`: one prepared statement for any number of them.
+fn json_of(values: &(impl serde::Serialize + ?Sized)) -> Result<String> {
+    serde_json::to_string(values).map_err(|error| sqlx::Error::Encode(Box::new(error)))
 }
 
 /// A duration in milliseconds; longer ones than fit are cut.

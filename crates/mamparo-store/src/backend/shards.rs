@@ -1,0 +1,51 @@
+//! Shards of the outbox and the relays that share them.
+
+use std::future::Future;
+
+use mamparo_core::message::shards::{Plan, Shard};
+use mamparo_core::time::WallTime;
+use sqlx::Result;
+
+use super::sealed;
+use crate::outbox::Held;
+
+/// Shards of the outbox and the relays that share them.
+pub trait ShardRows: sqlx::Database + sealed::Sealed {
+    /// All shards; nobody else changes them until the transaction ends.
+    fn lock_shards(conn: &mut Self::Connection) -> impl Future<Output = Result<Vec<Shard>>> + Send;
+
+    /// Writes that a relay is alive and forgets those that are not.
+    fn beat_relay(
+        conn: &mut Self::Connection,
+        owner: &str,
+        alive_until: WallTime,
+        now: WallTime,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// The relays that are alive.
+    fn alive_relays(
+        conn: &mut Self::Connection,
+        now: WallTime,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// Renews and takes shards as planned.
+    fn lease_shards(
+        conn: &mut Self::Connection,
+        owner: &str,
+        plan: &Plan,
+        until: WallTime,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Ends the lease of shards that `owner` holds.
+    fn give_shards(
+        conn: &mut Self::Connection,
+        owner: &str,
+        shards: &[Held],
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Ends all leases of `owner` and forgets it.
+    fn forget_relay(
+        conn: &mut Self::Connection,
+        owner: &str,
+    ) -> impl Future<Output = Result<()>> + Send;
+}
