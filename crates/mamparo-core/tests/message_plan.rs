@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use mamparo_core::message::capabilities::{Capabilities, Engine, Version};
-use mamparo_core::message::topology::alarm::{Fill, fill, late};
+use mamparo_core::message::headers::{ATTEMPTS, ATTEMPTS_QUEUE, Headers, LAST_FAILURE, NOT_BEFORE};
+use mamparo_core::message::topology::alarm::{Fill, fill, late, returned};
 use mamparo_core::message::topology::mismatch::{Mismatch, Next, Present, Probe, read};
 use mamparo_core::message::topology::plan::{
     Action, Difference, Migration, Plan, Seen, Subject, Theirs, subjects,
 };
 use mamparo_core::message::topology::{Argument, QueuePolicy, Role};
+use mamparo_core::time::WallTime;
 
 fn rabbit() -> Capabilities {
     Capabilities::rabbitmq(Version::new(3, 10, 8))
@@ -232,6 +234,51 @@ fn messages_c05_a_waiting_room_is_late_after_its_delay_and_a_margin() {
         assert_eq!(late(seconds(age), seconds(delay)), by.map(seconds), "{age} s of {delay} s");
     }
     assert_eq!(late(Duration::MAX, Duration::MAX), None);
+}
+
+#[test]
+fn messages_c05_a_message_that_came_back_tells_how_late_its_room_is() {
+    let failed = WallTime::from_unix_millis(1_796_025_909_000);
+    let after = |seconds| failed.plus(Duration::from_secs(seconds));
+    let copy = |policy: &QueuePolicy, attempts: u32| {
+        let mut headers = Headers::new();
+        headers.insert(ATTEMPTS.to_owned(), attempts.to_string());
+        headers.insert(ATTEMPTS_QUEUE.to_owned(), policy.queue.clone());
+        headers.insert(LAST_FAILURE.to_owned(), failed.to_string());
+        headers
+    };
+    let late = |headers: &Headers, policy: &QueuePolicy, now| {
+        returned(headers, policy, now)
+            .map(|back| (back.age.as_secs(), back.late.map(|l| l.as_secs())))
+    };
+    let single = policy();
+    assert_eq!(late(&Headers::new(), &single, after(9)), None, "a first attempt");
+    assert_eq!(late(&copy(&single, 0), &single, after(9)), None);
+    for (seconds, by) in [(30, None), (90, None), (100, Some(10))] {
+        assert_eq!(late(&copy(&single, 1), &single, after(seconds)), Some((seconds, by)));
+    }
+    let tiers = [5, 3_600].map(Duration::from_secs).to_vec();
+    let tiers = QueuePolicy { retry_tiers: tiers, ..policy() };
+    assert_eq!(late(&copy(&tiers, 1), &tiers, after(66)), Some((66, Some(1))));
+    for attempts in [2, 3] {
+        let headers = copy(&tiers, attempts);
+        assert_eq!(late(&headers, &tiers, after(3_960)), Some((3_960, None)));
+        assert_eq!(late(&headers, &tiers, after(3_970)), Some((3_970, Some(10))));
+    }
+    // Somebody asked for a longer wait.
+    let mut asked = copy(&single, 1);
+    asked.insert(NOT_BEFORE.to_owned(), after(300).unix_millis().to_string());
+    assert_eq!(late(&asked, &single, after(360)), Some((360, None)));
+    // In the count of another queue, or without a time, it says nothing.
+    let mut foreign = copy(&single, 1);
+    foreign.insert(ATTEMPTS_QUEUE.to_owned(), "payments".to_owned());
+    let mut undated = copy(&single, 1);
+    undated.insert(LAST_FAILURE.to_owned(), "yesterday".to_owned());
+    for headers in [foreign, undated] {
+        assert_eq!(late(&headers, &single, after(1_000)), None);
+    }
+    let second = policy().versioned(2);
+    assert_eq!(late(&copy(&second, 1), &second, after(91)), Some((91, Some(1))));
 }
 
 #[test]
