@@ -49,7 +49,7 @@ enum Task {
     },
     /// Check the rules of the house; prints what, where, why and the way out.
     Tidy,
-    /// Measure what the call policies cost; see docs/benchmarks.md.
+    /// Measure what policies and messages cost; see docs/benchmarks.md.
     #[command(subcommand)]
     Bench(Benchmark),
     /// Put the same cases to our policies and to the peers', and print who passes.
@@ -70,6 +70,19 @@ enum Benchmark {
         /// Write everything to this file too.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+    },
+    /// Consumers, relay, inbox and claims on RabbitMQ and PostgreSQL of this run's own, beside loops
+    /// written by hand, and the goals.
+    Messaging {
+        /// Fewer and shorter rounds: for a look, not for a figure.
+        #[arg(long)]
+        quick: bool,
+        /// Write everything to this file too.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Only this group of rows; may be given several times.
+        #[arg(long, value_name = "NAME")]
+        only: Vec<String>,
     },
     /// Instructions and allocations of our own policies against the committed baseline.
     Gate {
@@ -111,6 +124,9 @@ fn run(task: Task) -> Result<bool, String> {
         }
         Task::Bench(Benchmark::Policies { quick, json }) => {
             bench::policies(&root, quick, json.as_deref())
+        }
+        Task::Bench(Benchmark::Messaging { quick, json, only }) => {
+            bench::messaging(&root, quick, json.as_deref(), &only)
         }
         Task::Bench(Benchmark::Gate { bless }) => bench::gate(&root, bless),
         Task::Peers { bless } => bench::peers(&root, bless),

@@ -1,4 +1,5 @@
-//! `cargo xtask bench` and `cargo xtask peers`: what the call policies cost and do, beside the peers.
+//! `cargo xtask bench` and `cargo xtask peers`: what the call policies cost and do, beside the peers,
+//! and what messages cost beside loops written by hand.
 //!
 //! The measuring programs live in the workspace `bench/`, which alone knows the peers; here they are
 //! built, run and judged. `docs/benchmarks.md` explains the method.
@@ -8,6 +9,7 @@ mod baseline;
 mod callgrind;
 mod figures;
 mod goals;
+mod messaging;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use serde_json::Value;
 use crate::steps::Step;
 use figures::Figures;
 use goals::{GOALS, judge};
+pub use messaging::messaging;
 
 /// Rounds of a run, and of a quick one.
 const ROUNDS: u32 = 31;
@@ -29,7 +32,7 @@ const ROUNDS_QUICK: u32 = 7;
 /// When something could not be built, run or written.
 pub fn policies(root: &Path, quick: bool, json: Option<&Path>) -> Result<bool, String> {
     callgrind::ensure(in_ci())?;
-    let bench = Bench::build(root, true)?;
+    let bench = Bench::build(root, "policies", " --features peers")?;
     let mut figures = Figures::default();
     bench.count(&mut figures)?;
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
@@ -52,7 +55,7 @@ pub fn policies(root: &Path, quick: bool, json: Option<&Path>) -> Result<bool, S
 /// When something could not be built, run, read or written; when valgrind is missing.
 pub fn gate(root: &Path, bless: bool) -> Result<bool, String> {
     callgrind::ensure(in_ci())?;
-    let bench = Bench::build(root, false)?;
+    let bench = Bench::build(root, "policies", "")?;
     let mut figures = Figures::default();
     bench.count(&mut figures)?;
     let file = root.join(baseline::FILE);
@@ -95,12 +98,11 @@ struct Bench {
 }
 
 impl Bench {
-    /// Builds them, with the peers or, quickly, without.
-    fn build(root: &Path, peers: bool) -> Result<Self, String> {
-        let features = if peers { " --features peers" } else { "" };
-        let build = "build --quiet --release --locked --manifest-path bench/Cargo.toml -p policies";
-        let step =
-            in_target(root, Step::cargo("build the benchmarks", &format!("{build}{features}")));
+    /// Builds the programs of one package, with the features that `features` asks cargo for.
+    fn build(root: &Path, package: &str, features: &str) -> Result<Self, String> {
+        let build = "build --quiet --release --locked --manifest-path bench/Cargo.toml";
+        let build = format!("{build} -p {package}{features}");
+        let step = in_target(root, Step::cargo("build the benchmarks", &build));
         if !step.run(root)? {
             return Err("build the benchmarks: see above\n\
                 hint: when only bench/Cargo.lock is behind, \

@@ -32,7 +32,12 @@ const TERMINALS: &[&str] = &["apps/", "bench/", "crates/mamparo-cli/", "xtask/"]
 const BANS: &[Ban] = &[
     Ban {
         calls: &["Instant::now"],
-        rooms: &["bench/policies/src/clock", "crates/mamparo-call/src/clock", "xtask/src/steps"],
+        rooms: &[
+            "bench/messaging/src/clock",
+            "bench/policies/src/clock",
+            "crates/mamparo-call/src/clock",
+            "xtask/src/steps",
+        ],
         tests: Tests::Free,
         why: "time is an argument, so that simulation and tests move it",
         way_out: "take `now: Moment`; drivers ask mamparo_call::clock::now()",
@@ -53,8 +58,12 @@ const BANS: &[Ban] = &[
     },
     Ban {
         calls: &["tokio::spawn", "task::spawn", "spawn_blocking", "spawn_local", "thread::spawn"],
-        // A cell of a benchmark awaits the tasks that it spawns.
-        rooms: &["bench/policies/src/time", "crates/mamparo-service/src/tasks"],
+        // A measurement awaits the tasks that it spawns.
+        rooms: &[
+            "bench/messaging/src/tasks",
+            "bench/policies/src/time",
+            "crates/mamparo-service/src/tasks",
+        ],
         tests: Tests::Free,
         why: "a task that nobody owns dies silently and outlives the shutdown",
         way_out: "use mamparo_service::tasks, or a FuturesUnordered inside the running future",

@@ -50,6 +50,14 @@ impl Postgres {
         Ok(server)
     }
 
+    /// A program of the package, `pgbench` or `pg_dump` say.
+    ///
+    /// # Errors
+    /// When it is not installed, with how to get it.
+    pub fn program(name: &str) -> Result<PathBuf, String> {
+        binary(name).ok_or_else(|| format!("find `{name}`\n{MISSING}"))
+    }
+
     /// The address for clients.
     #[must_use]
     pub fn url(&self) -> String {
