@@ -42,7 +42,7 @@ impl Range {
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
         let half = values.len() / 2;
-        let below = if values.len() % 2 == 0 { values[half - 1] } else { values[half] };
+        let below = if values.len().is_multiple_of(2) { values[half - 1] } else { values[half] };
         Some(Self { least, middle: f64::midpoint(below, values[half]), most })
     }
 }
