@@ -6,6 +6,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// What `cargo run` told us about ourselves. Build scripts watch some of these (ring's does), so a
+/// cargo that inherited them would build anew what a `cargo build` by hand has just built, and that
+/// one again.
+const OF_CARGO_RUN: &[&str] = &[
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_LINKS",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+];
+
 /// One program to run.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
@@ -45,6 +58,9 @@ impl Step {
     fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(self.program);
         command.args(&self.arguments).current_dir(root).stdin(Stdio::null());
+        for name in OF_CARGO_RUN {
+            command.env_remove(name);
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }

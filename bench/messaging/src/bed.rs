@@ -60,7 +60,8 @@ impl Bed {
         Ok(())
     }
 
-    fn address_of(&self, database: &str) -> String {
+    /// The address of a database of the server.
+    pub(crate) fn address_of(&self, database: &str) -> String {
         format!("{}/{database}", self.postgres)
     }
 }

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// The longest that one row may take in one round. Long enough for the slowest on a busy machine; a
 /// row that waits for what never comes must end the run with its name.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// One measured number of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,4 @@
-//! The only reading of a clock, and the only wait of the harness itself.
+//! The only reading of a clock by the harness itself, and its only pause.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Pauses the task; the program under measurement goes on.
-pub(crate) async fn pause(length: Duration) {
+/// A moment between two looks at something that is measured: short beside what it waits for, long
+/// enough to leave the processors to the measured.
+pub(crate) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// A wait in which nothing is to be done.
+pub(crate) async fn rest(length: Duration) {
     tokio::time::sleep(length).await;
 }

@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
@@ -60,23 +60,16 @@ pub(crate) async fn declare(channel: &Channel, queue: &str, kind: Kind) -> Resul
     declare_with(channel, queue, kind, FieldTable::default()).await
 }
 
-/// Declares a queue from which nothing comes back while a measurement lasts, as a retry queue with a
-/// long delay: what expires goes to `to`.
-pub(crate) async fn declare_waiting(
-    channel: &Channel,
-    queue: &str,
-    kind: Kind,
-    to: &str,
-) -> Result<()> {
+/// Declares a waiting room for `to` from which nothing comes back while a measurement lasts: a quorum
+/// queue whatever `to` is, because only there nothing is lost on the way back.
+pub(crate) async fn declare_waiting(channel: &Channel, queue: &str, to: &str) -> Result<()> {
     let mut arguments = FieldTable::default();
     arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(600_000));
     arguments.insert("x-dead-letter-exchange".into(), text(""));
     arguments.insert("x-dead-letter-routing-key".into(), text(to));
-    if kind == Kind::Quorum {
-        arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
-        arguments.insert("x-overflow".into(), text("reject-publish"));
-    }
-    declare_with(channel, queue, kind, arguments).await
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    declare_with(channel, queue, Kind::Quorum, arguments).await
 }
 
 async fn declare_with(
@@ -97,6 +90,12 @@ fn text(value: &str) -> AMQPValue {
 /// Removes a queue with what is in it.
 pub(crate) async fn delete(channel: &Channel, queue: &str) -> Result<()> {
     channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
+    Ok(())
+}
+
+/// Empties a queue.
+pub(crate) async fn purge(channel: &Channel, queue: &str) -> Result<()> {
+    channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     Ok(())
 }
 

@@ -2,12 +2,16 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
+use mamparo_core::time::WallTime;
+use mamparo_store::parked;
 use tokio::process::Command;
 
+use super::ours;
 use crate::bed::{Bed, fresh};
 use crate::case::{Case, Figure, Group};
-use crate::{Error, Result, postgres};
+use crate::{Error, Result, clock, postgres};
 
 /// Rows that are due when the claims begin.
 pub(super) const DUE: i64 = 100_000;
@@ -43,7 +47,7 @@ const SCHEMA: &str = "
         owner TEXT, until BIGINT, body BYTEA NOT NULL) WITH (autovacuum_enabled = off);
     CREATE INDEX jobs_due ON jobs (due, id) WHERE state = 'pending';";
 const FILL: &str = "INSERT INTO jobs (state, due, body)
-    SELECT $1, n, convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, $2::bigint) n";
+    SELECT $1, n, convert_to(repeat('x', 1024), 'UTF8') FROM generate_series(1, $2::bigint) n";
 const SCRIPT: &str = "UPDATE jobs SET state = 'taken', owner = 'bench', until = 1000000
     WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE state = 'pending' AND due <= 1000000
     ORDER BY due, id LIMIT 100 FOR UPDATE SKIP LOCKED)) RETURNING id, body;\n";
@@ -54,7 +58,47 @@ pub(crate) fn group() -> Group {
         let name = format!("claims.pgbench.{}", statistics.as_str());
         Case::new(name, move |bed| by_pgbench(bed, statistics))
     };
-    Group::new("claims", Statistics::ALL.map(case).into())
+    let ours = |statistics: Statistics| {
+        let name = format!("claims.ours.{}", statistics.as_str());
+        Case::new(name, move |bed| ours_parked(bed, statistics))
+    };
+    let cases = [Statistics::ALL.map(case), Statistics::ALL.map(ours)].into_iter().flatten();
+    Group::new("claims", cases.collect())
+}
+
+/// Rows that wait for another attempt, of as many keys, all of them due.
+const FILL_PARKED: &str = "INSERT INTO mamparo_parked (consumer, id, key, head, visible_at, attempts,
+        since, kind, exchange, routing_key, history, headers, body)
+    SELECT 'bench', n::text, n::text, true, n, 1, 1, 'order.created', 'events', 'order.created', '[]',
+        '{}', convert_to(repeat('x', 1024), 'UTF8') FROM generate_series(1, $1::bigint) n";
+
+/// Claims of messages that wait in the service's database.
+async fn ours_parked(bed: Arc<Bed>, statistics: Statistics) -> Result<Vec<Figure>> {
+    let (store, database) = ours::store(&bed, 10).await?;
+    let client = postgres::connect(&database).await?;
+    client.batch_execute("ALTER TABLE mamparo_parked SET (autovacuum_enabled = off)").await?;
+    if statistics == Statistics::Stale {
+        // Those that are done are gone.
+        client.execute(FILL_PARKED, &[&DUE]).await?;
+        client.batch_execute("DELETE FROM mamparo_parked; ANALYZE mamparo_parked").await?;
+    }
+    client.execute(FILL_PARKED, &[&DUE]).await?;
+    if statistics == Statistics::Fresh {
+        client.batch_execute("ANALYZE mamparo_parked").await?;
+    }
+    let now = WallTime::from_unix_millis(1_000_000);
+    let lease = Duration::from_secs(30);
+    let start = clock::now();
+    for claim in 0..CLAIMS {
+        let claimed = parked::claim(&store, "bench", "owner", 100, lease, now).await?;
+        if claimed.len() != 100 {
+            return Err(format!("claim {claim} took {} rows", claimed.len()).into());
+        }
+    }
+    let took = start.elapsed();
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(Figure::rate(CLAIMS, took))
 }
 
 async fn by_pgbench(bed: Arc<Bed>, statistics: Statistics) -> Result<Vec<Figure>> {

@@ -6,12 +6,13 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::BasicAckOptions;
 
+use super::ours::{self, Filled, Handling};
 use crate::bed::{Bed, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::rabbit::{self, KINDS, Kind};
 use crate::{Error, Result, clock};
 
-const MESSAGES: usize = 20_000;
+const MESSAGES: usize = 30_000;
 const PREFETCH: [u16; 2] = [10, 100];
 
 /// How the loop written by hand acknowledges.
@@ -35,9 +36,26 @@ pub(crate) fn group() -> Group {
             cases.push(Case::new(format!("consume.lapin.multiple.{at}"), move |bed| {
                 by_hand(bed, kind, prefetch, Acks::Multiple)
             }));
+            cases.push(Case::new(format!("consume.ours.{at}"), move |bed| {
+                ours(bed, kind, prefetch)
+            }));
         }
     }
     Group::new("consume", cases)
+}
+
+async fn ours(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>> {
+    let count = bed.amount(MESSAGES);
+    let (store, database) = ours::store(&bed, 10).await?;
+    let filled = Filled::new(&bed, kind, prefetch, count).await?;
+    let (took, summary) = ours::consume(&filled, &store, Handling::Nothing, count).await?;
+    if summary.done != count as u64 {
+        return Err(format!("{count} messages: {summary:?}").into());
+    }
+    filled.remove(0).await?;
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(Figure::rate(count, took))
 }
 
 async fn by_hand(bed: Arc<Bed>, kind: Kind, prefetch: u16, acks: Acks) -> Result<Vec<Figure>> {

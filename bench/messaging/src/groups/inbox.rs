@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
+use super::ours::{self, Filled, Handling};
 use crate::bed::{Bed, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::postgres::{self, Connected};
@@ -54,6 +55,8 @@ pub(crate) fn group() -> Group {
             let name = format!("inbox.{name}.{}", kind.as_str());
             cases.push(Case::new(name, move |bed| by_hand(bed, kind, driver)));
         }
+        let name = format!("inbox.ours.{}", kind.as_str());
+        cases.push(Case::new(name, move |bed| ours(bed, kind)));
     }
     Group::new("inbox", cases)
 }
@@ -62,6 +65,22 @@ pub(crate) fn group() -> Group {
 pub(super) fn account(id: &str) -> i64 {
     let number = id.rsplit('-').next().and_then(|part| i64::from_str_radix(part, 16).ok());
     number.unwrap_or(0) % ACCOUNTS
+}
+
+async fn ours(bed: Arc<Bed>, kind: Kind) -> Result<Vec<Figure>> {
+    let count = bed.amount(MESSAGES);
+    let (store, database) = ours::store(&bed, u32::try_from(WORKERS)?).await?;
+    let mut filled = Filled::new(&bed, kind, PREFETCH, count).await?;
+    filled.policy.workers = Some(u32::try_from(WORKERS)?);
+    let (took, summary) = ours::consume(&filled, &store, Handling::Changes, count).await?;
+    let changes = changes(&database).await?;
+    if summary.done != count as u64 || changes != i64::try_from(count)? {
+        return Err(format!("{count} messages, {changes} changes: {summary:?}").into());
+    }
+    filled.remove(0).await?;
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(Figure::rate(count, took))
 }
 
 async fn by_hand(bed: Arc<Bed>, kind: Kind, driver: Driver) -> Result<Vec<Figure>> {

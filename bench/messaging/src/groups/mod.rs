@@ -2,9 +2,13 @@
 
 mod claims;
 mod consume;
+mod idle;
 mod inbox;
+mod memory;
+mod ours;
 mod publish;
 mod relay;
+mod relaying;
 mod retry;
 mod wakeup;
 mod writers;
@@ -22,5 +26,7 @@ pub(crate) fn all() -> Vec<Group> {
         wakeup::group(),
         writers::group(),
         claims::group(),
+        idle::group(),
+        memory::group(),
     ]
 }

@@ -8,6 +8,7 @@ use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 
+use super::relaying::{self, Relaying};
 use crate::bed::{Bed, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::postgres::{self, Connected};
@@ -36,8 +37,38 @@ pub(crate) fn group() -> Group {
         let at = kind.as_str();
         cases.push(Case::new(format!("relay.serial.{at}"), move |bed| serial(bed, kind)));
         cases.push(Case::new(format!("relay.publish.{at}"), move |bed| only_publish(bed, kind)));
+        for (name, keys) in [("ours", Keys::Apart), ("ours.bursts", Keys::Together)] {
+            cases.push(Case::new(format!("relay.{name}.{at}"), move |bed| ours(bed, kind, keys)));
+        }
     }
     Group::new("relay", cases)
+}
+
+/// How the four rows of each key lie in the outbox. They leave one after the other in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    /// A quarter of all rows apart, as the events of an order that lives for a while.
+    Apart,
+    /// Next to each other, as the events of one that is over at once.
+    Together,
+}
+
+/// From the commit of all rows until nothing is left: each key in order, no row skipped.
+async fn ours(bed: Arc<Bed>, kind: Kind, keys: Keys) -> Result<Vec<Figure>> {
+    let count = bed.amount(ROWS);
+    let relaying = Relaying::start(&bed, kind).await?;
+    let key = |number: usize| match keys {
+        Keys::Apart => number % (count / 4),
+        Keys::Together => number / 4,
+    };
+    let events = (0..count).map(|n| relaying::event(&key(n).to_string(), rabbit::body()));
+    relaying.enqueue(events.collect()).await?;
+    let start = clock::now();
+    relaying.delivered(count).await?;
+    relaying.drained().await?;
+    let took = start.elapsed();
+    relaying.end(&bed).await?;
+    Ok(Figure::rate(count, took))
 }
 
 /// A topic exchange and a queue bound to it, as events go.

@@ -8,6 +8,7 @@ use lapin::message::Delivery;
 use lapin::options::BasicAckOptions;
 use lapin::{BasicProperties, Channel};
 
+use super::ours::{self, Filled, Handling};
 use crate::bed::{Bed, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::rabbit::{self, KINDS, Kind};
@@ -25,9 +26,24 @@ pub(crate) fn group() -> Group {
             cases.push(Case::new(format!("retry.lapin.{at}"), move |bed| {
                 by_hand(bed, kind, prefetch)
             }));
+            cases.push(Case::new(format!("retry.ours.{at}"), move |bed| ours(bed, kind, prefetch)));
         }
     }
     Group::new("retry", cases)
+}
+
+async fn ours(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>> {
+    let count = bed.amount(MESSAGES);
+    let (store, database) = ours::store(&bed, 10).await?;
+    let filled = Filled::new(&bed, kind, prefetch, count).await?;
+    let (took, summary) = ours::consume(&filled, &store, Handling::Fails, count).await?;
+    if summary.retried != count as u64 {
+        return Err(format!("{count} messages: {summary:?}").into());
+    }
+    filled.remove(count).await?;
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(Figure::rate(count, took))
 }
 
 async fn by_hand(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>> {
@@ -37,7 +53,7 @@ async fn by_hand(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>
     let connection = rabbit::connect(&bed.amqp).await?;
     let channel = rabbit::confirming(&connection).await?;
     rabbit::declare(&channel, &queue, kind).await?;
-    rabbit::declare_waiting(&channel, &waiting, kind, &queue).await?;
+    rabbit::declare_waiting(&channel, &waiting, &queue).await?;
     rabbit::fill(&channel, &queue, count).await?;
     let own = rabbit::connect(&bed.amqp).await?;
     let mut deliveries = rabbit::consume(&own.create_channel().await?, &queue, prefetch).await?;

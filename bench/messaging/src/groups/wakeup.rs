@@ -9,11 +9,14 @@ use futures_util::stream;
 use lapin::Channel;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
+use mamparo_call::clock::wall;
+use mamparo_store::{PostgresStore, outbox};
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, NoTls, Statement};
 
 use super::relay;
+use super::relaying::{self, Relaying};
 use crate::bed::{Bed, Scale, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::postgres::{self, Connected};
@@ -36,8 +39,45 @@ pub(crate) fn group() -> Group {
     let mut cases = Vec::new();
     for rate in RATES {
         cases.push(Case::new(format!("wakeup.notify.{rate}"), move |bed| by_hand(bed, rate)));
+        for (name, writer) in [("ours", Writer::Elsewhere), ("ours.inside", Writer::Inside)] {
+            let name = format!("wakeup.{name}.{rate}");
+            cases.push(Case::new(name, move |bed| ours(bed, rate, writer)));
+        }
     }
     Group::new("wakeup", cases)
+}
+
+/// Whose transactions bring the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    /// Those of a store that knows nothing of the relay's, as another process would open it.
+    Elsewhere,
+    /// Those of the relay's own store.
+    Inside,
+}
+
+async fn ours(bed: Arc<Bed>, rate: u32, writer: Writer) -> Result<Vec<Figure>> {
+    let count = rows(&bed, rate);
+    let relaying = Relaying::start(&bed, Kind::Quorum).await?;
+    let store = match writer {
+        Writer::Elsewhere => PostgresStore::open(&relaying.database).await?,
+        Writer::Inside => relaying.store.clone(),
+    };
+    let own = rabbit::connect(&bed.amqp).await?;
+    let base = clock::now();
+    let received = receive(&own.create_channel().await?, &relaying.queue, base, count).await?;
+    for n in 0..count {
+        pace(base, rate, n).await;
+        let event = relaying::event(&n.to_string(), stamp(base));
+        let mut tx = store.begin().await?;
+        outbox::enqueue(&mut tx, &event, wall()).await?;
+        store.commit(tx).await?;
+    }
+    let ages = received.end().await??;
+    rabbit::close(&own).await?;
+    store.close().await;
+    relaying.end(&bed).await?;
+    Ok(Figure::latencies(ages))
 }
 
 /// How many rows a round takes: a hundredth of them are behind the 99th percentile.
