@@ -1,7 +1,6 @@
 //! One clock for all hosts: the database's.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mamparo_core::message::clock::{Offset, Sample};
@@ -17,13 +16,12 @@ const LOOKS: usize = 3;
 
 /// The database's clock as this host sees it: the host's own, put right by the difference that was
 /// measured last. Reading it asks nobody. Leases, due times and retentions that several hosts judge
-/// must be in its time. Cheap to clone; clones share the measurement.
+/// must be in its time. Cheap to clone; clones share the measurement, and the store with them.
 ///
 /// On SQLite all processes are on one machine and have its clock, so the difference is nothing.
 pub struct Clock<DB: Backend> {
     store: Store<DB>,
     local: fn() -> WallTime,
-    offset_millis: Arc<AtomicI64>,
 }
 
 impl<DB: Backend> Store<DB> {
@@ -32,9 +30,21 @@ impl<DB: Backend> Store<DB> {
     /// # Errors
     /// What the database said.
     pub async fn clock(&self, local: fn() -> WallTime) -> Result<Clock<DB>, StoreError> {
-        let clock = Clock { store: self.background(), local, offset_millis: Arc::default() };
+        let clock = Clock { store: self.background(), local };
         clock.measure().await?;
         Ok(clock)
+    }
+
+    /// The database's time when the host's clock shows `local`, by what a [`Clock`] of this store has
+    /// measured last; `local` itself before that.
+    #[must_use]
+    pub fn time(&self, local: WallTime) -> WallTime {
+        self.offset().apply(local)
+    }
+
+    fn offset(&self) -> Offset {
+        let millis = self.offset_millis.load(Ordering::Relaxed);
+        Offset { millis, error: Duration::ZERO }
     }
 }
 
@@ -42,8 +52,7 @@ impl<DB: Backend> Clock<DB> {
     /// The database's time, to within half a round trip and a minute's drift.
     #[must_use]
     pub fn now(&self) -> WallTime {
-        let millis = self.offset_millis.load(Ordering::Relaxed);
-        Offset { millis, error: Duration::ZERO }.apply((self.local)())
+        self.store.time((self.local)())
     }
 
     /// Measures how far the host's clock is off, by three looks, and keeps that.
@@ -61,10 +70,8 @@ impl<DB: Backend> Clock<DB> {
             looks.push(Sample { asked, said, answered: (self.local)() });
         }
         // A host whose clock stepped back during each of the looks keeps what it knew.
-        let known =
-            Offset { millis: self.offset_millis.load(Ordering::Relaxed), ..Offset::default() };
-        let offset = Offset::best(&looks).unwrap_or(known);
-        self.offset_millis.store(offset.millis, Ordering::Relaxed);
+        let offset = Offset::best(&looks).unwrap_or_else(|| self.store.offset());
+        self.store.offset_millis.store(offset.millis, Ordering::Relaxed);
         Ok(offset)
     }
 
@@ -92,16 +99,12 @@ impl<DB: Backend> Now for &Clock<DB> {
 
 impl<DB: Backend> Clone for Clock<DB> {
     fn clone(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            local: self.local,
-            offset_millis: Arc::clone(&self.offset_millis),
-        }
+        Self { store: self.store.clone(), local: self.local }
     }
 }
 
 impl<DB: Backend> std::fmt::Debug for Clock<DB> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Clock").field("offset_millis", &self.offset_millis).finish_non_exhaustive()
+        f.debug_struct("Clock").field("offset", &self.store.offset()).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! A database, opened: its connections, transactions and wake-ups.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -39,6 +39,8 @@ pub struct Store<DB: Backend> {
     /// The ones that this clone works with.
     lane: Lane<DB>,
     options: Arc<StoreOptions>,
+    /// How far the database's clock is ahead of the host's, as measured last.
+    pub(crate) offset_millis: Arc<AtomicI64>,
     committed: Arc<watch::Sender<u64>>,
     opening: Arc<str>,
 }
@@ -135,7 +137,8 @@ impl<DB: Backend> Store<DB> {
         let opening = uuid::Uuid::now_v7().to_string().into();
         let committed = Arc::new(watch::Sender::new(0));
         let options = Arc::new(options);
-        Self { lane: pools.requests.clone(), pools, options, committed, opening }
+        let lane = pools.requests.clone();
+        Self { lane, pools, options, offset_millis: Arc::default(), committed, opening }
     }
 
     /// The same store for background work: its transactions and statements use connections of
@@ -308,6 +311,7 @@ impl<DB: Backend> Clone for Store<DB> {
             pools: self.pools.clone(),
             lane: self.lane.clone(),
             options: Arc::clone(&self.options),
+            offset_millis: Arc::clone(&self.offset_millis),
             committed: Arc::clone(&self.committed),
             opening: Arc::clone(&self.opening),
         }

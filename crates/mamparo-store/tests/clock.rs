@@ -45,11 +45,12 @@ async fn leases_of_hosts_with_wrong_clocks_agree_by_the_databases_clock() {
     let stolen = claim::<Server>(&store, fast).await;
     assert!(matches!(stolen, Claim::Granted(_)), "by their own clocks: {stolen:?}");
 
-    let store = shared.store().await;
+    let hosts = [shared.store().await, shared.store().await];
+    assert_eq!(hosts[0].time(slow()).since(slow()), Duration::ZERO, "not measured yet");
     let clocks: [Clock<sqlx::Postgres>; 2] =
-        [store.clock(slow).await.unwrap(), store.clock(fast).await.unwrap()];
-    assert!(matches!(claim::<Server>(&store, &clocks[0]).await, Claim::Granted(_)));
-    let refused = claim::<Server>(&store, clocks[1].clone()).await;
+        [hosts[0].clock(slow).await.unwrap(), hosts[1].clock(fast).await.unwrap()];
+    assert!(matches!(claim::<Server>(&hosts[0], &clocks[0]).await, Claim::Granted(_)));
+    let refused = claim::<Server>(&hosts[1], || hosts[1].time(fast())).await;
     assert!(matches!(refused, Claim::InProgress { .. }), "by the database's: {refused:?}");
     for clock in clocks {
         let off = clock.measure().await.unwrap();

@@ -46,6 +46,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::MethodRouter;
 use mamparo_call::{Context, clock};
 use mamparo_core::message::idempotency::IdempotencyKey;
+use mamparo_core::time::WallTime;
 use mamparo_store::idempotency::{self as keys, Claim, ClaimToken, StoredResponse};
 use mamparo_store::{Backend, Store, StoreError};
 
@@ -137,10 +138,16 @@ impl<DB: Backend> Idempotency<DB> {
         }
     }
 
+    /// The time that leases are in: the database's, once somebody has measured it.
+    fn now(&self) -> WallTime {
+        self.store.time(clock::wall())
+    }
+
     async fn claim(&self, key: &IdempotencyKey, fingerprint: &str) -> Result<Claim, StoreError> {
         let (lease, retention) = (self.lease, self.retention);
         let (caller, key) = (caller(), key.as_str());
-        keys::claim(&self.store, &caller, key, fingerprint, lease, retention, clock::wall).await
+        let now = || self.now();
+        keys::claim(&self.store, &caller, key, fingerprint, lease, retention, now).await
     }
 
     /// What the key was first used for.
@@ -151,7 +158,7 @@ impl<DB: Backend> Idempotency<DB> {
     /// Keeps an answer that the handler left to us.
     async fn keep(&self, token: &ClaimToken, answer: &StoredResponse) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
-        match keys::complete(&mut tx, token, answer, clock::wall()).await {
+        match keys::complete(&mut tx, token, answer, self.now()).await {
             Ok(()) => self.store.commit(tx).await,
             // The handler has kept its answer itself: that one counts.
             Err(StoreError::Settled { .. }) => Ok(()),

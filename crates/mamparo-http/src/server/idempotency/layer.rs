@@ -14,7 +14,6 @@ use http::header::{CONTENT_TYPE, ETAG, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body_util::LengthLimitError;
-use mamparo_call::clock;
 use mamparo_core::limits;
 use mamparo_core::message::idempotency::IdempotencyKey;
 use mamparo_core::time::WallTime;
@@ -65,7 +64,7 @@ async fn guarded<DB: Backend>(
             let request = Request::from_parts(parts, Body::from(body));
             Ok(carry_out(guard, token, request, next).await)
         }
-        Claim::InProgress { until } => Err(in_use(clock::wall(), until)),
+        Claim::InProgress { until } => Err(in_use(guard.now(), until)),
         Claim::Replay(stored) => {
             observe::idempotency("replayed");
             let mut response = Answer(stored).into_response();
