@@ -222,9 +222,15 @@ fn lesson_k16_a_dead_letter_says_why_since_when_and_how_often() {
 }
 
 #[test]
-fn a_longer_delay_than_the_rooms_is_written_down_and_kept() {
+fn a_longer_delay_than_the_rooms_is_asked_for_and_a_named_time_is_kept() {
     let asked = Answer::RetryAfter { delay: Some(Duration::from_secs(90)), reason: String::new() };
-    let copy = copied(settle(&Headers::new(), Place::InHand, history(0), &asked, &policy(), NOW));
+    let decision = settle(&Headers::new(), Place::InHand, history(0), &asked, &policy(), NOW);
+    let Decision::Wait { headers: mut copy, attempts: 1, asked: Some(asked), .. } = decision else {
+        panic!("{decision:?}")
+    };
+    // The waiting room names the time (see `waiting::stay`).
+    let due = NOW.plus(asked);
+    headers::set(&mut copy, headers::NOT_BEFORE, due.unix_millis().to_string());
     // Back from the waiting room after 30 s: 60 s to go, no attempt counted.
     let back = NOW.plus(Duration::from_secs(30));
     let Admission::Settle(Decision::GiveBack { delay, .. }) =
@@ -233,7 +239,6 @@ fn a_longer_delay_than_the_rooms_is_written_down_and_kept() {
         panic!("handled too early")
     };
     assert_eq!(delay, Duration::from_secs(60));
-    let due = NOW.plus(Duration::from_secs(90));
     assert_eq!(take(&copy, history(1), &policy(), due), Admission::Handle(Place::InHand));
     // The next failure's copy does not inherit the old time.
     let next = settle(&copy, Place::InHand, history(1), &Answer::retry("x"), &policy(), due);

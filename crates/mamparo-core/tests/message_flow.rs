@@ -80,6 +80,19 @@ fn lesson_k14_k15_a_key_waits_for_its_first_message_and_others_pass() {
 }
 
 #[test]
+fn lesson_k14_what_waits_in_the_database_holds_nothing_here_and_is_followed_there() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    assert_eq!(order.ask(now, "o-1", "created", 1), Arrival::Start);
+    assert_eq!(order.ask(now, "o-1", "paid", 2), Arrival::Follow);
+    assert_eq!(order.ask(now, "o-1", "cancelled", 3), Arrival::Follow);
+    let next = order.tell(now, "o-1", "created", Fate::Parked);
+    assert_eq!(next, [Next::Park(2), Next::Park(3)], "in their order");
+    assert_eq!(order.keys(), 0, "the database knows the key now");
+    assert_eq!(order.ask(now, "o-1", "created", 4), Arrival::Start);
+}
+
+#[test]
 fn a_hold_ends_when_its_message_never_comes_back_here() {
     let now = Moment::from_millis(1_000);
     let mut order = KeyOrder::default();

@@ -5,6 +5,9 @@
 //! says how far that reaches). A message whose earlier hand-out ended without a word runs alone: if
 //! the process dies again, it is the culprit, and its neighbours are not.
 
+mod hand;
+mod handling;
+mod recent;
 mod session;
 mod work;
 
@@ -15,13 +18,15 @@ use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::order::KeyOrder;
-use mamparo_core::message::topology::QueuePolicy;
+use mamparo_core::message::topology::{QueuePolicy, WaitingRoom};
 use mamparo_core::time::WallTime;
-use mamparo_store::{Backend, Store};
+use mamparo_store::{Backend, Sqlite, Store};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Broker, Handler, observe};
+use crate::handler::Plain;
+use crate::{Broker, Handler, PlainHandler, observe};
+pub(crate) use hand::Hand;
 use session::Session;
 use work::Work;
 
@@ -72,6 +77,8 @@ pub struct ConsumerHealth {
     pub subscribed: bool,
     /// It has come to its end and will not come back.
     pub stopped: bool,
+    /// Where its messages wait for another attempt.
+    pub room: WaitingRoom,
     /// Flowing, paused or probing.
     pub phase: Phase,
     /// Messages in hand.
@@ -113,6 +120,16 @@ impl ConsumerHandle {
     }
 }
 
+impl<B: Broker, H: PlainHandler> Consumer<B, Sqlite, Plain<H>> {
+    /// A consumer without a database, for a handler that changes nothing of its own: no inbox, so a
+    /// message that comes twice is handled twice; no attempt rows, so a message that kills processes
+    /// is stopped by the broker's delivery limit only; waiting rooms of the broker only.
+    #[must_use]
+    pub fn plain(broker: B, policy: QueuePolicy, handler: H) -> Self {
+        Self::of(broker, None, policy, Plain(handler))
+    }
+}
+
 /// A consumer of one queue.
 #[derive(Debug)]
 pub struct Consumer<B: Broker, DB: Backend, H> {
@@ -125,16 +142,21 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
     /// A consumer of `policy.queue` with the default options.
     #[must_use]
     pub fn new(broker: B, store: Store<DB>, policy: QueuePolicy, handler: H) -> Self {
+        Self::of(broker, Some(store), policy, handler)
+    }
+
+    fn of(broker: B, store: Option<Store<DB>>, policy: QueuePolicy, handler: H) -> Self {
+        let options = ConsumerOptions::default();
+        let work = Work::new(broker, store, policy, handler, options.version);
         let (health, _) = watch::channel(ConsumerHealth {
             subscribed: false,
             stopped: false,
+            room: work.choice.room,
             phase: Phase::Flowing,
             in_hand: 0,
             last_delivery: None,
             error: None,
         });
-        let options = ConsumerOptions::default();
-        let work = Work::new(broker, store, policy, handler, options.version);
         Self { work, options, health }
     }
 
@@ -165,6 +187,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
         let queue = work.policy.queue.as_str();
         let (mut failures, mut wait) = (0_u32, Duration::ZERO);
         let mut order = KeyOrder::default();
+        observe::room(queue, &work.choice);
         while !cancel.is_cancelled() {
             let was = summary.done;
             let error = match Session::open(&work, options, &health, &mut order).await {

@@ -1,5 +1,6 @@
 //! What a service writes to handle messages.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
@@ -78,6 +79,34 @@ pub trait Handler<DB: Backend>: Send + Sync + 'static {
         facts: Self::Facts,
         tx: &mut Transaction<'_, DB>,
     ) -> impl Future<Output = Answer> + Send;
+}
+
+/// Handles messages without a database of its own: forwards them, counts them, calls somebody. What it
+/// does may happen twice for one message, so it must be idempotent or keyed.
+pub trait PlainHandler: Send + Sync + 'static {
+    /// Handles one message.
+    fn handle(&self, message: &Message) -> impl Future<Output = Answer> + Send;
+}
+
+/// A [`PlainHandler`] where a [`Handler`] is asked for: all of it is preparation.
+#[derive(Debug)]
+pub struct Plain<H>(pub(crate) H);
+
+impl<DB: Backend, H: PlainHandler> Handler<DB> for Plain<H> {
+    type Facts = Infallible;
+
+    async fn prepare(&self, message: &Message) -> Result<Infallible, Answer> {
+        Err(self.0.handle(message).await)
+    }
+
+    async fn apply(
+        &self,
+        _message: &Message,
+        facts: Infallible,
+        _tx: &mut Transaction<'_, DB>,
+    ) -> Answer {
+        match facts {}
+    }
 }
 
 /// How long to pause for a guard that does not say when to come back.

@@ -18,13 +18,14 @@ mod observe;
 pub mod plan;
 pub mod rabbitmq;
 pub mod relay;
+mod room;
 
 pub use any::{AnyBroker, AnySubscription};
 pub use broker::{Broker, Confirm};
 pub use consumer::{Consumer, ConsumerHandle, ConsumerHealth, ConsumerOptions, Summary};
 pub use embedded::{EmbeddedBroker, EmbeddedOptions};
 pub use error::MessagingError;
-pub use handler::{Handler, answer_of};
+pub use handler::{Handler, PlainHandler, answer_of};
 pub use mamparo_core::message::delivery::Answer;
 pub use mamparo_core::message::topology::QueuePolicy;
 pub use message::{Message, event};

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use mamparo_call::clock;
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::Closure;
-use mamparo_core::message::delivery::Decision;
 use mamparo_core::message::headers;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::relay::{Alarm, Published};
+use mamparo_core::message::waiting::Choice;
 use mamparo_core::time::WallTime;
 use mamparo_store::outbox::OutboxStats;
 
@@ -15,7 +16,7 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 19] = [
+pub const METRICS: [(&str, &[&str], &str); 22] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -25,6 +26,9 @@ pub const METRICS: [(&str, &[&str], &str); 19] = [
     ("mamparo_consumer_phase", &["queue"], "0 flows, 1 probes, 2 pauses"),
     ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
     ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
+    ("mamparo_consumer_room", &["queue", "room"], "1 for the waiting room that is used"),
+    ("mamparo_parked", &["queue"], "messages that wait in the service's database"),
+    ("mamparo_parked_oldest_seconds", &["queue"], "age of the oldest of them"),
     ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
     ("mamparo_publisher_blocked", &[], "1 while the broker takes no publishes: memory or disk"),
     ("mamparo_publisher_losses_total", &[], "times that the publisher lost connection or channel"),
@@ -61,21 +65,17 @@ pub(crate) fn handling(queue: &str, message: &Message) -> tracing::Span {
     tracing::error_span!("message", queue, kind, key, request_id)
 }
 
-/// A message was settled.
-pub(crate) fn settled(queue: &str, message: &Message, decision: &Decision) {
-    count(queue, decision.outcome());
+/// A message was settled: `outcome` is done, retried, deferred or dead.
+pub(crate) fn settled(queue: &str, message: &Message, outcome: &'static str, reason: &str) {
+    count(queue, outcome);
     let (id, kind, key) = (&message.id, &message.kind, &message.key);
-    match decision {
-        Decision::Ack => tracing::debug!(queue, id, kind, key, "message done"),
-        Decision::Wait { reason, .. } => {
+    match outcome {
+        "done" => tracing::debug!(queue, id, kind, key, "message done"),
+        "retried" => {
             tracing::warn!(queue, id, kind, key, reason, "message waits for another attempt");
         }
-        Decision::GiveBack { reason, delay } => {
-            tracing::warn!(queue, id, kind, key, reason, ?delay, "message deferred");
-        }
-        Decision::DeadLetter { reason, .. } => {
-            tracing::error!(queue, id, kind, key, reason, "message dead-lettered");
-        }
+        "dead" => tracing::error!(queue, id, kind, key, reason, "message dead-lettered"),
+        _ => tracing::info!(queue, id, kind, key, reason, "message deferred"),
     }
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn duplicate(queue: &str, message: &Message) {
 }
 
 /// A copy was not confirmed, so the original stays.
-pub(crate) fn unconfirmed(queue: &str, to: &str, message: &Message, why: &str) {
+pub(crate) fn unconfirmed(queue: &str, message: &Message, why: &str) {
     count(queue, "unconfirmed");
     let id = &message.id;
-    tracing::error!(queue, to, id, why, "copy not confirmed, the original stays in its queue");
+    tracing::error!(queue, id, why, "copy not confirmed, the original stays where it was");
 }
 
 /// A message was settled after its hand-out was over.
@@ -122,6 +122,17 @@ pub(crate) fn subscribed(queue: &str, yes: bool) {
     let gauge = metrics::gauge!("mamparo_consumer_subscribed", "queue" => queue.to_owned());
     gauge.set(f64::from(u8::from(yes)));
     tracing::info!(queue, subscribed = yes, "consumer");
+}
+
+/// Where a consumer's messages wait for another attempt.
+pub(crate) fn room(queue: &str, choice: &Choice) {
+    let room = choice.room.as_str();
+    let labels = [("queue", queue.to_owned()), ("room", room.to_owned())];
+    metrics::gauge!("mamparo_consumer_room", &labels).set(1.0);
+    match &choice.why {
+        Some(why) => tracing::warn!(queue, room, why, "waiting room, not the one of the policy"),
+        None => tracing::info!(queue, room, "waiting room"),
+    }
 }
 
 /// The consumer lost its broker or its store and will come back.
@@ -179,6 +190,14 @@ pub(crate) fn no_exchange(exchange: &str) {
 /// An operation beside the main path failed; it will be tried again by itself.
 pub(crate) fn aside(queue: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(queue, error = chain(error), "consumer");
+}
+
+/// How many messages wait in the database, and since when the oldest does.
+pub(crate) fn parked(queue: &str, rows: u64, oldest: Option<WallTime>) {
+    let age = oldest.map_or(Duration::ZERO, |oldest| clock::wall().since(oldest));
+    metrics::gauge!("mamparo_parked", "queue" => queue.to_owned()).set(rows as f64);
+    metrics::gauge!("mamparo_parked_oldest_seconds", "queue" => queue.to_owned())
+        .set(age.as_secs_f64());
 }
 
 /// How many messages lie in a queue.

@@ -49,6 +49,23 @@ pub async fn started<DB: Backend>(
     crashes.map_err(StoreError::during("record an attempt"))
 }
 
+/// Until when another owner's start of `message_id` counts as alive, if one does: it may be running
+/// there, or its process has just died and nobody can know yet.
+///
+/// # Errors
+/// What the database said.
+pub async fn alive_elsewhere<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
+    now: WallTime,
+) -> Result<Option<WallTime>, StoreError> {
+    let mut conn = store.read_connection("look for attempts").await?;
+    let attempt = Attempt::of(store, consumer, message_id);
+    let until = DB::attempt_elsewhere(&mut conn, attempt, now).await;
+    until.map_err(StoreError::during("look for attempts"))
+}
+
 /// Says that everything that this store's `consumer` has started still runs.
 ///
 /// # Errors

@@ -95,5 +95,6 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use mamparo_core::message::transaction::{Class, Repeats};
 pub use options::StoreOptions;
+pub use sqlx::{Postgres, Sqlite};
 pub use store::{Budget, Now, OutboxSignal, PostgresStore, SqliteStore, Store, Transaction};
 pub use transact::{Attempts, Witness};

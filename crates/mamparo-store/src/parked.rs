@@ -208,13 +208,13 @@ pub async fn next_due<DB: Backend>(
     DB::next_parked(&mut conn, consumer).await.map_err(StoreError::during(LOOK))
 }
 
-/// Keeps everything that `owner` has in hand for another `lease`.
+/// Keeps `rows` in the hand of `owner` for another `lease`; how many still were.
 ///
 /// # Errors
 /// What the database said.
 pub async fn renew<DB: Backend>(
     store: &Store<DB>,
-    consumer: &str,
+    rows: &[i64],
     owner: &str,
     lease: Duration,
     now: impl Now,
@@ -222,7 +222,7 @@ pub async fn renew<DB: Backend>(
     const RENEW: &str = "renew leases of parked messages";
     let mut conn = store.write_connection(RENEW).await?;
     let until = now.now().plus(lease);
-    let renewed = DB::renew_parked(&mut conn, consumer, owner, until).await;
+    let renewed = DB::renew_parked(&mut conn, rows, owner, until).await;
     renewed.map_err(StoreError::during(RENEW))
 }
 

@@ -95,7 +95,9 @@ async fn never_early_and_one_row_an_id<DB: Backend>(store: Store<DB>) {
 async fn a_lost_lease_makes_a_suspect<DB: Backend>(store: Store<DB>) {
     park(&store, &message("m-1", ""), &wait(0, 1, 0)).await;
     let first = claim(&store, "a", 0).await;
-    parked::renew(&store, CONSUMER, "a", LEASE, at(5)).await.unwrap();
+    let rows = [first[0].row];
+    assert_eq!(parked::renew(&store, &rows, "b", LEASE, at(5)).await.unwrap(), 0, "not b's");
+    assert_eq!(parked::renew(&store, &rows, "a", LEASE, at(5)).await.unwrap(), 1);
     assert!(claim(&store, "b", 12).await.is_empty(), "renewed");
     let second = claim(&store, "b", 15).await;
     assert!(second[0].suspect, "its holder has gone silent");

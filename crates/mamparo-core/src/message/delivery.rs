@@ -10,12 +10,13 @@ use super::topology::{QueuePolicy, RETRY_DELAY_MAX};
 use crate::table::{Row, Table};
 use crate::time::WallTime;
 
-/// Process deaths while a message was being handled after which it is given up.
+/// Process deaths while a message ran alone after which it is given up.
 ///
-/// The first death may be another message's fault, so the suspects of it run alone; two more
-/// deaths while alone are proof enough. A handler that was cut off in a process that lives, or a
-/// copy that another process holds, is no death.
-pub const CRASHES_MAX: u32 = 3;
+/// The death before these made it a suspect: everything in hand was lost with the process, and the
+/// broker's record of the hand-out says so. That one may be another message's fault, so suspects run
+/// alone from then on, each with an attempt row; two deaths while alone, three in all, are proof
+/// enough. A handler that was cut off in a process that lives is no death.
+pub const CRASHES_MAX: u32 = 2;
 
 /// Shortest time after which a message that was given back is handed out again. Without it a
 /// deferral of zero would spin.
@@ -208,7 +209,7 @@ pub const LIFE: Table<Place, Event> = Table {
 pub struct History {
     /// Attempts made, from [`headers::attempts`].
     pub attempts: u32,
-    /// Starts that never ended, from the attempt row.
+    /// Starts alone that never ended, from the attempt rows.
     pub crashes: u32,
 }
 
@@ -242,10 +243,15 @@ pub enum Admission {
 pub enum Decision {
     /// Acknowledge.
     Ack,
-    /// Publish a copy with these headers to the waiting room, with a confirm; then acknowledge.
+    /// Put a copy with these headers into the waiting room, and acknowledge once it is safe there.
+    /// For how long, [`waiting::stay`](super::waiting::stay) says.
     Wait {
         /// The copy's headers.
         headers: Headers,
+        /// Attempts made, this one included.
+        attempts: u32,
+        /// The least wait that the handler asks for.
+        asked: Option<Duration>,
         /// Why, for the log.
         reason: String,
     },
@@ -256,11 +262,13 @@ pub enum Decision {
         /// Why, for the log.
         reason: String,
     },
-    /// Publish a copy with these headers to the queue's own dead-letter queue, with a confirm; then
-    /// acknowledge.
+    /// Put a copy with these headers among the queue's own dead letters, and acknowledge once it is
+    /// safe there.
     DeadLetter {
         /// The copy's headers.
         headers: Headers,
+        /// Attempts made, this one included.
+        attempts: u32,
         /// Why, for the log.
         reason: String,
     },
@@ -286,7 +294,7 @@ pub fn take(headers: &Headers, history: History, policy: &QueuePolicy, now: Wall
     match LIFE.row(Place::Queued, event).map(|row| row.to) {
         Some(place @ (Place::InHand | Place::LastAttempt)) => Admission::Handle(place),
         Some(Place::DeadLettered) => {
-            let error = format!("{} processes died while handling it", history.crashes);
+            let error = format!("{} processes died while it ran alone", history.crashes);
             Admission::Settle(dead(headers, history, policy, "crashes", error, now))
         }
         Some(Place::Queued | Place::Waiting | Place::Gone) | None => {
@@ -350,8 +358,7 @@ pub fn settle(
     }
 }
 
-/// A copy for the waiting room. Its delay is the room's; a longer one that was asked for is written
-/// down, and [`take`] keeps to it.
+/// A copy for the waiting room.
 fn wait(
     headers: &Headers,
     history: History,
@@ -360,15 +367,19 @@ fn wait(
     now: WallTime,
 ) -> Decision {
     let reason = answer.reason();
-    let made = history.attempts.saturating_add(1);
-    let mut copy = headers::after_failure(headers, &policy.queue, made, &reason, now);
-    if let Answer::RetryAfter { delay: Some(asked), .. } = answer
-        && *asked > policy.retry_delay
-    {
-        let due = now.plus((*asked).min(RETRY_DELAY_MAX));
-        headers::set(&mut copy, headers::NOT_BEFORE, due.unix_millis().to_string());
-    }
-    Decision::Wait { headers: copy, reason }
+    let attempts = history.attempts.saturating_add(1);
+    let asked = match answer {
+        Answer::RetryAfter { delay, .. } => *delay,
+        Answer::Done
+        | Answer::Defer { .. }
+        | Answer::Unavailable { .. }
+        | Answer::Dead { .. }
+        | Answer::Undecodable { .. }
+        | Answer::Panicked { .. }
+        | Answer::TimedOut { .. } => None,
+    };
+    let headers = headers::after_failure(headers, policy.consumer(), attempts, &reason, now);
+    Decision::Wait { headers, attempts, asked, reason }
 }
 
 fn dead(
@@ -379,8 +390,8 @@ fn dead(
     reason: String,
     now: WallTime,
 ) -> Decision {
-    let made = history.attempts.saturating_add(1);
-    let mut copy = headers::after_failure(headers, &policy.queue, made, &reason, now);
-    headers::set(&mut copy, headers::DEAD_REASON, slug);
-    Decision::DeadLetter { headers: copy, reason }
+    let attempts = history.attempts.saturating_add(1);
+    let mut headers = headers::after_failure(headers, policy.consumer(), attempts, &reason, now);
+    headers::set(&mut headers, headers::DEAD_REASON, slug);
+    Decision::DeadLetter { headers, attempts, reason }
 }

@@ -16,4 +16,5 @@ pub mod selection;
 pub mod shards;
 pub mod topology;
 pub mod transaction;
+pub mod waiting;
 pub mod window;

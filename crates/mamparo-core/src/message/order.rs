@@ -2,8 +2,10 @@
 //!
 //! A key whose first message waits for another attempt is *held*: later messages of it are given
 //! back until the first one has returned, so that a `cancelled` never overtakes its `created`.
-//! This is known per process. Several processes on one queue keep the order of a key only while
-//! none of its messages waits; give each key to one process where that matters.
+//! This is known per process. Several processes on one queue keep the order of a key while one of its
+//! messages waits only with the waiting room in the database ([`Fate::Parked`]), where later ones line
+//! up behind it; messages that two processes have in hand at once have no order. Give each key to one
+//! process where that matters.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -38,8 +40,11 @@ pub enum Arrival {
 pub enum Fate {
     /// It will not come back: acknowledged or dead-lettered.
     Left,
-    /// It comes back after this long.
+    /// It comes back after this long, and later ones of its key are held until then.
     Returns(Duration),
+    /// It waits in the service's database, where later ones of its key wait behind it: nothing is held
+    /// here.
+    Parked,
 }
 
 /// What follows when a message has left the hand.
@@ -49,6 +54,8 @@ pub enum Next {
     Start(i64),
     /// Give this one back for so long.
     GiveBack(i64, Duration),
+    /// Let this one wait behind the one that was just parked.
+    Park(i64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +121,11 @@ impl KeyOrder {
                 self.lanes.remove(lane_of(key, id));
                 self.forget_expired(now);
                 Vec::new()
+            }
+            Fate::Parked => {
+                let parked = lane.waiting.drain(..).map(Next::Park).collect();
+                self.lanes.remove(lane_of(key, id));
+                parked
             }
             Fate::Returns(after) => {
                 lane.held = Some(Held { id: id.to_owned(), due: now.plus(after), missed: None });

@@ -1,21 +1,33 @@
 //! One subscription, from its beginning to its end or its loss.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mamparo_call::clock;
 use mamparo_core::message::intake::{self, Intake};
-use mamparo_core::message::order::{Arrival, KeyOrder, Next};
+use mamparo_core::message::order::{Arrival, Fate, KeyOrder, Next};
 use mamparo_core::time::Moment;
 use mamparo_store::{Backend, attempts};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::work::{End, Finished, Work, alive};
+use super::hand::Hand;
+use super::work::{End, Finished, STORE_DELAY, Work, alive};
 use super::{ConsumerHealth, ConsumerOptions, Summary};
 use crate::broker::{Delivery, Subscription};
+use crate::room::{Parked, RENEW_EVERY};
 use crate::{Broker, Handler, MessagingError, observe};
+
+/// What must be known of a message that a task has.
+struct Running {
+    id: String,
+    /// It has an attempt row.
+    suspect: bool,
+    /// Its own row, if it has one.
+    row: Option<i64>,
+}
 
 pub(super) struct Session<'c, B: Broker, DB: Backend, H> {
     work: &'c Arc<Work<B, DB, H>>,
@@ -27,10 +39,13 @@ pub(super) struct Session<'c, B: Broker, DB: Backend, H> {
     /// Outlives the session: what waits for another attempt does so, too.
     order: &'c mut KeyOrder,
     /// Behind another message of their key, by tag.
-    waiting: HashMap<i64, Delivery>,
-    /// Being handled: the message ids, by tag.
-    running: HashMap<i64, String>,
+    waiting: HashMap<i64, Hand>,
+    /// Being handled, or waiting for a place, by tag.
+    running: HashMap<i64, Running>,
+    tags: i64,
     renew: Moment,
+    /// When parked rows are looked at next.
+    look: Moment,
 }
 
 impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
@@ -40,21 +55,23 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         health: &'c watch::Sender<ConsumerHealth>,
         order: &'c mut KeyOrder,
     ) -> Result<Self, MessagingError> {
-        work.broker.declare(&work.policy).await?;
-        let subscription =
-            Arc::new(work.broker.consume(&work.policy.queue, work.policy.prefetch).await?);
-        observe::subscribed(&work.policy.queue, true);
+        let policy = &work.policy;
+        work.broker.declare(policy).await?;
+        let subscription = work.broker.consume(&policy.queue, policy.prefetch).await?;
+        observe::subscribed(&policy.queue, true);
         let session = Self {
             work,
             options,
             health,
-            subscription,
+            subscription: Arc::new(subscription),
             tasks: JoinSet::new(),
-            intake: Intake::new(work.policy.prefetch),
+            intake: Intake::new(policy.prefetch),
             order,
             waiting: HashMap::new(),
             running: HashMap::new(),
+            tags: 0,
             renew: Moment::ORIGIN,
+            look: Moment::ORIGIN,
         };
         session.health.send_modify(|health| {
             (health.subscribed, health.error) = (true, None);
@@ -79,6 +96,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         cancel: &CancellationToken,
         summary: &mut Summary,
     ) -> Result<(), MessagingError> {
+        let parks = self.work.room.parked().is_some();
         loop {
             let (room, wake) = match self.intake.ask(clock::now(), self.in_hand()) {
                 intake::Decision::Take(room) => (room, self.renew),
@@ -90,6 +108,9 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                 () = cancel.cancelled() => return Ok(()),
                 Some(ended) = self.tasks.join_next() => self.ended(ended, summary).await?,
                 () = clock::sleep_until(wake) => self.tick().await?,
+                () = clock::sleep_until(self.look), if parks && room > 0 => {
+                    self.look_for_rows(room, summary).await?;
+                }
                 // Also without room: a handler that hangs must not hide that the channel is gone.
                 () = self.subscription.lost() => {
                     self.subscription.take(0).await?;
@@ -97,9 +118,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                 () = self.subscription.ready(), if room > 0 => {
                     // Taken outside of the select: what a dropped `take` had leased would be lost
                     // until its lease ends.
-                    for delivery in self.subscription.take(room).await? {
-                        self.arrived(delivery, summary).await?;
-                    }
+                    let taken = self.subscription.take(room).await?;
+                    self.taken(taken, summary).await?;
                 }
             }
         }
@@ -123,13 +143,26 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         if clock::now() < self.renew {
             return Ok(());
         }
-        self.renew = clock::now().plus(self.subscription.renew_every());
+        self.renew = clock::now().plus(self.renew_every());
         self.keep().await?;
         let policy = &self.work.policy;
-        for queue in [policy.queue.clone(), policy.retry_queue(), policy.dlq()] {
+        let mut queues = vec![policy.queue.clone(), policy.dlq()];
+        match self.work.room.parked() {
+            Some(room) => match room.stats().await {
+                Ok((rows, oldest)) => observe::parked(policy.consumer(), rows, oldest),
+                Err(error) => observe::aside(&policy.queue, &error),
+            },
+            None => queues.extend(policy.waits().into_iter().map(|wait| wait.queue)),
+        }
+        for queue in queues {
             observe::depth(&queue, self.work.broker.depth(&queue).await?);
         }
         Ok(())
+    }
+
+    fn renew_every(&self) -> Duration {
+        let every = self.subscription.renew_every();
+        if self.work.room.parked().is_some() { every.min(RENEW_EVERY) } else { every }
     }
 
     /// Says that everything in hand is still in good hands.
@@ -137,44 +170,158 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         if self.in_hand() > 0 {
             self.subscription.renew().await?;
         }
-        if self.running.is_empty() {
-            return Ok(());
+        // The database may be away while the broker is not: leases then run out, nothing else.
+        let queue = &self.work.policy.queue;
+        let rows = self.rows();
+        if let (Some(room), false) = (self.work.room.parked(), rows.is_empty())
+            && let Err(error) = room.renew(&rows).await
+        {
+            observe::aside(queue, &error);
         }
-        let (work, alive) = (self.work, alive(&*self.subscription));
-        attempts::renew(&work.store, &work.policy.queue, alive, clock::wall)
-            .await
-            .map_err(MessagingError::store("renew attempts"))
-    }
-
-    async fn arrived(
-        &mut self,
-        delivery: Delivery,
-        summary: &mut Summary,
-    ) -> Result<(), MessagingError> {
-        let now = clock::wall();
-        self.health.send_modify(|health| health.last_delivery = Some(now));
-        let (tag, message) = (delivery.receipt.tag, &delivery.message);
-        match self.order.ask(clock::now(), &message.key, &message.id, tag) {
-            Arrival::Start => self.start(delivery),
-            Arrival::Follow => {
-                self.waiting.insert(tag, delivery);
-            }
-            Arrival::GiveBack(delay) => {
-                summary.given_back += 1;
-                self.work.give_back(&self.subscription, &delivery, delay).await?;
+        let suspects = self.running.values().any(|running| running.suspect);
+        if let (Some(store), true) = (&self.work.store, suspects) {
+            let (consumer, alive) = (self.work.policy.consumer(), self.alive());
+            if let Err(error) = attempts::renew(store, consumer, alive, clock::wall).await {
+                observe::aside(queue, &error);
             }
         }
         Ok(())
     }
 
-    fn start(&mut self, delivery: Delivery) {
-        self.running.insert(delivery.receipt.tag, delivery.message.id.clone());
+    /// The rows in hand.
+    fn rows(&self) -> Vec<i64> {
+        let waiting = self.waiting.values().filter_map(Hand::row);
+        self.running.values().filter_map(|running| running.row).chain(waiting).collect()
+    }
+
+    fn alive(&self) -> Duration {
+        let alive = alive(&*self.subscription);
+        let rows = Parked::<B, DB>::alive();
+        if self.work.room.parked().is_some() { alive.max(rows) } else { alive }
+    }
+
+    /// Messages from the broker. Those whose key waits in the database wait behind it.
+    async fn taken(
+        &mut self,
+        taken: Vec<Delivery>,
+        summary: &mut Summary,
+    ) -> Result<(), MessagingError> {
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let now = clock::wall();
+        self.health.send_modify(|health| health.last_delivery = Some(now));
+        let behind = self.behind(&taken).await;
+        for delivery in taken {
+            self.tags += 1;
+            let hand = Hand::of_broker(self.tags, delivery);
+            if behind.contains(&hand.message().id) {
+                self.park(hand, summary).await?;
+            } else {
+                self.arrived(hand, summary).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of these have to wait, as far as is known: a hint that keeps handlers from beginning in
+    /// vain. Without an answer the handler's own transaction finds out.
+    async fn behind(&self, taken: &[Delivery]) -> HashSet<String> {
+        let Some(room) = self.work.room.parked() else { return HashSet::new() };
+        let asked: Vec<(&str, &str)> = taken
+            .iter()
+            .map(|delivery| (delivery.message.id.as_str(), delivery.message.key.as_str()))
+            .collect();
+        match room.look_up(&asked).await {
+            Ok(known) => known.into_iter().collect(),
+            Err(error) => {
+                observe::aside(&self.work.policy.queue, &error);
+                HashSet::new()
+            }
+        }
+    }
+
+    /// Claims parked rows that are due.
+    async fn look_for_rows(
+        &mut self,
+        max: u32,
+        summary: &mut Summary,
+    ) -> Result<(), MessagingError> {
+        let Some(room) = self.work.room.parked() else { return Ok(()) };
+        let looked = async {
+            let next = room.next_look().await?;
+            if !next.is_zero() {
+                return Ok((Vec::new(), next));
+            }
+            let rows = room.claim(max).await?;
+            let full = u32::try_from(rows.len()).is_ok_and(|rows| rows >= max);
+            let next = if full { Duration::ZERO } else { room.next_look().await? };
+            Ok::<_, MessagingError>((rows, next))
+        };
+        let (rows, next) = match looked.await {
+            Ok(found) => found,
+            Err(error) => {
+                observe::aside(&self.work.policy.queue, &error);
+                (Vec::new(), STORE_DELAY)
+            }
+        };
+        // A row that is due and not to be had is in somebody's way for a moment.
+        let soon = if rows.is_empty() { Duration::from_millis(20) } else { Duration::ZERO };
+        self.look = clock::now().plus(next.max(soon));
+        for row in rows {
+            self.tags += 1;
+            self.arrived(Hand::of_row(self.tags, row), summary).await?;
+        }
+        Ok(())
+    }
+
+    async fn arrived(&mut self, hand: Hand, summary: &mut Summary) -> Result<(), MessagingError> {
+        let (tag, message) = (hand.tag, hand.message());
+        match self.order.ask(clock::now(), &message.key, &message.id, tag) {
+            Arrival::Start => self.start(hand),
+            Arrival::Follow => {
+                self.waiting.insert(tag, hand);
+            }
+            Arrival::GiveBack(delay) => self.hold(hand, delay, summary).await?,
+        }
+        Ok(())
+    }
+
+    /// An earlier one of its key waits elsewhere.
+    async fn hold(
+        &mut self,
+        hand: Hand,
+        delay: Duration,
+        summary: &mut Summary,
+    ) -> Result<(), MessagingError> {
+        summary.given_back = summary.given_back.saturating_add(1);
+        if self.work.line_up(&self.subscription, &hand, delay).await?.is_none() {
+            let delay = delay.min(self.subscription.holds_for());
+            self.work.give_back(&self.subscription, &hand, delay).await?;
+        }
+        Ok(())
+    }
+
+    /// An earlier one of its key waits in the database, or did a moment ago.
+    async fn park(&mut self, hand: Hand, summary: &mut Summary) -> Result<(), MessagingError> {
+        let lined_up = self.work.line_up(&self.subscription, &hand, Duration::ZERO).await?;
+        let Some(end) = lined_up else { return Box::pin(self.arrived(hand, summary)).await };
+        summary.given_back = summary.given_back.saturating_add(1);
+        if end.event == intake::Event::Unavailable {
+            self.intake.tell(clock::now(), end.event, end.pause);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, hand: Hand) {
+        let (id, suspect) = (hand.message().id.clone(), hand.delivery.suspect);
+        self.running.insert(hand.tag, Running { id, suspect, row: hand.row() });
         let (work, subscription) = (Arc::clone(self.work), Arc::clone(&self.subscription));
         #[expect(
             clippy::disallowed_methods,
             reason = "the set belongs to this session, which reads every result"
         )]
-        self.tasks.spawn(work.process(subscription, delivery));
+        self.tasks.spawn(work.process(subscription, hand));
     }
 
     async fn ended(
@@ -183,29 +330,32 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         summary: &mut Summary,
     ) -> Result<(), MessagingError> {
         // The handler's panics are caught in its task, so this is a panic of our own.
-        let Finished { delivery, end } = ended.map_err(|_| MessagingError::LostTask)?;
-        self.running.remove(&delivery.receipt.tag);
+        let Finished { hand, end } = ended.map_err(|_| MessagingError::LostTask)?;
+        self.running.remove(&hand.tag);
         let end = end?;
         count(summary, &end);
         let now = clock::now();
+        if let Some(due) = end.due_in {
+            self.look = self.look.min(now.plus(due));
+        }
         if let Some(phase) = self.intake.tell(now, end.event, end.pause) {
             observe::phase(&self.work.policy.queue, phase, &end.reason);
         }
-        let (key, id) = (&delivery.message.key, &delivery.message.id);
-        for next in self.order.tell(now, key, id, end.fate) {
+        let Hand { delivery: Delivery { message, .. }, .. } = &hand;
+        for next in self.order.tell(now, &message.key, &message.id, end.fate) {
+            let tag = match next {
+                Next::Start(tag) | Next::GiveBack(tag, _) | Next::Park(tag) => tag,
+            };
+            let Some(hand) = self.waiting.remove(&tag) else { continue };
             match next {
-                Next::Start(tag) => {
-                    if let Some(delivery) = self.waiting.remove(&tag) {
-                        self.start(delivery);
-                    }
-                }
-                Next::GiveBack(tag, delay) => {
-                    if let Some(delivery) = self.waiting.remove(&tag) {
-                        summary.given_back += 1;
-                        self.work.give_back(&self.subscription, &delivery, delay).await?;
-                    }
-                }
+                Next::Start(_) => self.start(hand),
+                Next::GiveBack(_, delay) => self.hold(hand, delay, summary).await?,
+                Next::Park(_) => self.park(hand, summary).await?,
             }
+        }
+        if end.fate == Fate::Left && self.work.room.parked().is_some() && hand.is_parked() {
+            // The next one of its key may go now.
+            self.look = now;
         }
         Ok(())
     }
@@ -220,24 +370,16 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             tokio::select! {
                 biased;
                 Some(ended) = self.tasks.join_next() => {
-                    if let Ok(Finished { delivery, end }) = ended {
-                        self.running.remove(&delivery.receipt.tag);
-                        match end {
-                            Ok(end) => {
-                                count(summary, &end);
-                                let (key, id) = (&delivery.message.key, &delivery.message.id);
-                                // What waited behind it goes back with everything else.
-                                self.order.tell(clock::now(), key, id, end.fate);
-                            }
-                            Err(error) => observe::aside(&self.work.policy.queue, &error),
-                        }
+                    if let Ok(Finished { hand, end }) = ended {
+                        self.running.remove(&hand.tag);
+                        self.drained(&hand, end, summary);
                     }
                 }
                 () = clock::sleep_until(self.renew.min(end)) => {
                     if clock::now() >= end {
                         break;
                     }
-                    self.renew = clock::now().plus(self.subscription.renew_every());
+                    self.renew = clock::now().plus(self.renew_every());
                     if let Err(error) = self.keep().await {
                         observe::aside(&self.work.policy.queue, &error);
                     }
@@ -245,17 +387,39 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             }
         }
         self.tasks.shutdown().await;
-        for (_, id) in std::mem::take(&mut self.running) {
+        self.cut_off(summary).await;
+        self.order.let_go();
+        if let Some(room) = self.work.room.parked()
+            && let Err(error) = room.release_all().await
+        {
+            observe::aside(&self.work.policy.queue, &error);
+        }
+        self.subscription.close().await?;
+        Ok(())
+    }
+
+    fn drained(&mut self, hand: &Hand, end: Result<End, MessagingError>, summary: &mut Summary) {
+        match end {
+            Ok(end) => {
+                count(summary, &end);
+                let message = hand.message();
+                // What waited behind it goes back with everything else.
+                self.order.tell(clock::now(), &message.key, &message.id, end.fate);
+            }
+            Err(error) => observe::aside(&self.work.policy.queue, &error),
+        }
+    }
+
+    /// What still ran was cut off by us: no process died of it.
+    async fn cut_off(&mut self, summary: &mut Summary) {
+        let (queue, consumer) = (&self.work.policy.queue, self.work.policy.consumer());
+        for (_, Running { id, suspect, .. }) in std::mem::take(&mut self.running) {
             summary.aborted += 1;
-            // Cut off by us: no process died of it.
-            let queue = &self.work.policy.queue;
-            if let Err(error) = attempts::ended(&self.work.store, queue, &id, clock::wall()).await {
+            let (Some(store), true) = (&self.work.store, suspect) else { continue };
+            if let Err(error) = attempts::ended(store, consumer, &id, clock::wall()).await {
                 observe::aside(queue, &error);
             }
         }
-        self.order.let_go();
-        self.subscription.close().await?;
-        Ok(())
     }
 }
 

@@ -1,57 +1,58 @@
 //! One message, from its hand-out to its settlement.
 
-use std::any::Any;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use mamparo_call::clock;
 use mamparo_core::message::delivery::{self, Admission, Answer, Decision, History};
 use mamparo_core::message::headers;
 use mamparo_core::message::intake;
 use mamparo_core::message::order::Fate;
 use mamparo_core::message::topology::QueuePolicy;
-use mamparo_store::attempts::Attempt;
-use mamparo_store::inbox::{self, Seen};
-use mamparo_store::{Backend, Store, Transaction, attempts};
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tracing::Instrument as _;
+use mamparo_core::message::waiting::{self, Choice};
+use mamparo_store::parked::Failure;
+use mamparo_store::{Backend, Class, Store, StoreError, attempts};
+use tokio::sync::Semaphore;
 
-use crate::broker::{Delivery, Settled, Subscription};
-use crate::error::chain;
-use crate::{Broker, Confirm, Handler, Message, MessagingError, observe};
+use super::hand::Hand;
+use super::recent::Recent;
+use crate::broker::{Settled, Subscription};
+use crate::room::{AnyRoom, Case, Followed, Moved, Parked, Room as _};
+use crate::{Broker, Handler, MessagingError, observe};
 
 /// How long the consumer pauses when its own database does not answer.
-const STORE_DELAY: Duration = Duration::from_secs(1);
+pub(super) const STORE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a message stays in its queue after its copy was not confirmed.
 const UNCONFIRMED_DELAY: Duration = Duration::from_secs(1);
+
+/// One suspect at a time in the whole process, whichever consumer has it: when the process dies, only
+/// one of them can have done it.
+static ALONE: Semaphore = Semaphore::const_new(1);
 
 /// What every message of a consumer needs.
 #[derive(Debug)]
 pub(super) struct Work<B, DB: Backend, H> {
     pub(super) broker: B,
-    pub(super) store: Store<DB>,
+    /// None for a consumer whose handler changes nothing of its own.
+    pub(super) store: Option<Store<DB>>,
     pub(super) policy: QueuePolicy,
+    pub(super) room: AnyRoom<B, DB>,
+    /// Which room it is, and why another one than asked for.
+    pub(super) choice: Choice,
     /// Of the program, for failures.
     pub(super) version: &'static str,
     host: String,
-    handler: H,
-    /// One place a message; all of them for one that runs alone.
+    pub(super) handler: H,
+    /// One place a handler; all of them for a message that runs alone.
     places: Semaphore,
-}
-
-/// How long a start counts as alive: it is dead when it has missed two renewals. Leases last for
-/// three, so whoever died is known to be dead when its messages come back.
-pub(super) fn alive(subscription: &impl Subscription) -> Duration {
-    subscription.renew_every().saturating_mul(2)
+    pub(super) recent: Recent,
 }
 
 /// What became of a message.
 #[derive(Debug)]
 pub(super) struct Finished {
-    pub(super) delivery: Delivery,
+    pub(super) hand: Hand,
     /// What was decided, `None` when settling failed: then the broker is lost.
     pub(super) end: Result<End, MessagingError>,
 }
@@ -65,56 +66,92 @@ pub(super) struct End {
     /// For [`intake::Event::Unavailable`]: how long to pause, and why.
     pub(super) pause: Duration,
     pub(super) reason: String,
+    /// A row of ours is due after this long.
+    pub(super) due_in: Option<Duration>,
 }
 
-/// How far a handler came within its time.
-enum Handled<DB: Backend> {
-    /// It is done: its change, the inbox row and the outbox rows wait for their commit, all or
-    /// nothing.
-    Applied(Transaction<'static, DB>),
-    /// There is nothing to commit.
+impl End {
+    fn of(fate: Fate, outcome: &'static str) -> Self {
+        let (event, pause, reason) = (intake::Event::Deferred, Duration::ZERO, String::new());
+        Self { fate, outcome, event, pause, reason, due_in: None }
+    }
+}
+
+/// What came of having a message handled.
+#[derive(Debug)]
+pub(super) enum Came {
+    /// The handler, or what stands before it, answered.
     Said(Answer),
+    /// Its change is committed, with the inbox row, and with the removal of its own row if it had one.
+    Applied,
+    /// An earlier message of its key waits: nothing was done.
+    Behind,
+    /// Its own row is gone or in other hands: nothing was done.
+    Lost,
 }
 
-impl<DB: Backend> From<Answer> for Handled<DB> {
+impl From<Answer> for Came {
     fn from(answer: Answer) -> Self {
         Self::Said(answer)
     }
 }
 
+/// What is to be done with a message, and what its answer means for the intake.
+struct Verdict {
+    decision: Decision,
+    answer: Answer,
+    attempts: u32,
+    /// The message's own row went with the commit.
+    removed: bool,
+}
+
 impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     pub(super) fn new(
         broker: B,
-        store: Store<DB>,
+        store: Option<Store<DB>>,
         policy: QueuePolicy,
         handler: H,
         version: &'static str,
     ) -> Self {
-        let places = Semaphore::new(usize::try_from(policy.prefetch).unwrap_or(1));
+        // Requests of users come first: their connections are not ours to take.
+        let store = store.map(|store| store.background());
+        let places = Semaphore::new(usize::try_from(policy.workers()).unwrap_or(1));
         let host = gethostname::gethostname().to_string_lossy().into_owned();
-        Self { broker, store, policy, version, host, handler, places }
+        let (room, choice) = AnyRoom::choose(&broker, store.as_ref(), &policy);
+        let recent = Recent::default();
+        Self { broker, store, policy, room, choice, version, host, handler, places, recent }
     }
 
     /// Handles and settles one message.
     pub(super) async fn process(
         self: Arc<Self>,
         subscription: Arc<B::Subscription>,
-        delivery: Delivery,
+        hand: Hand,
     ) -> Finished {
-        let end = self.settle(&*subscription, &delivery).await;
-        Finished { delivery, end }
+        let end = self.settle(&*subscription, &hand).await;
+        Finished { hand, end }
     }
 
     async fn settle(
         &self,
         subscription: &B::Subscription,
-        delivery: &Delivery,
+        hand: &Hand,
     ) -> Result<End, MessagingError> {
-        let place = self.place(delivery.suspect).await?;
-        let (decision, answer) = self.decide(&delivery.message, alive(subscription)).await;
-        drop(place);
-        let reason = answer.reason();
-        let (event, pause) = match answer {
+        let verdict = self.run(subscription, hand).await?;
+        let Verdict { decision, answer, attempts, removed } = match verdict {
+            Ok(verdict) => verdict,
+            Err(Came::Behind) => return self.follow(subscription, hand).await,
+            Err(Came::Lost | Came::Applied | Came::Said(_)) => {
+                observe::stale(&self.policy.queue, hand.message());
+                return Ok(End::of(Fate::Left, "stale"));
+            }
+        };
+        let mut end = self.carry_out(subscription, hand, decision, attempts, removed).await?;
+        if end.event == intake::Event::Unavailable {
+            return Ok(end);
+        }
+        end.reason = answer.reason();
+        (end.event, end.pause) = match answer {
             Answer::Unavailable { delay, .. } => (intake::Event::Unavailable, delay),
             Answer::Defer { .. } => (intake::Event::Deferred, Duration::ZERO),
             Answer::Done
@@ -124,227 +161,318 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             | Answer::Panicked { .. }
             | Answer::TimedOut { .. } => (intake::Event::Handled, Duration::ZERO),
         };
-        let (fate, outcome) = self.carry_out(subscription, delivery, decision).await?;
-        Ok(End { fate, outcome, event, pause, reason })
+        Ok(end)
     }
 
-    /// A place to run in; all places for a message that may have killed a process.
-    async fn place(&self, alone: bool) -> Result<SemaphorePermit<'_>, MessagingError> {
-        let places = if alone { self.policy.prefetch } else { 1 };
-        self.places.acquire_many(places).await.map_err(|_| MessagingError::LostTask)
-    }
-
-    /// Has the message handled, if it may be, and decides where it goes.
-    async fn decide(&self, message: &Message, alive: Duration) -> (Decision, Answer) {
-        let queue = self.policy.queue.as_str();
-        let read = headers::attempts(&message.headers, queue);
-        if read.unreadable {
-            observe::unreadable_attempts(queue, message);
-        }
-        let attempts = read.made;
-        let started = attempts::started(&self.store, queue, &message.id, alive, clock::wall).await;
-        let crashes = match started {
-            Ok(crashes) => crashes,
-            Err(error) => {
-                let answer = unavailable(&error);
-                let history = History { attempts, crashes: 0 };
-                return (
-                    self.decide_on(message, delivery::Place::InHand, history, &answer),
-                    answer,
-                );
-            }
-        };
-        let history = History { attempts, crashes };
-        let admitted = delivery::take(&message.headers, history, &self.policy, clock::wall());
-        let (decision, answer, ended) = match admitted {
-            // Nothing was asked of the handler: no verdict about what it needs.
-            Admission::Settle(decision) => {
-                (decision, Answer::Defer { delay: Duration::ZERO }, false)
-            }
-            Admission::Handle(place) => {
-                let (answer, ended) = self.answer(message).await;
-                (self.decide_on(message, place, history, &answer), answer, ended)
-            }
-        };
-        if ended {
-            return (decision, answer);
-        }
-        let now = clock::wall();
-        if let Err(error) = attempts::ended(&self.store, queue, &message.id, now).await {
-            // The start stays. It counts as a crash only for others, and once this process is gone.
-            observe::aside(queue, &error);
-        }
-        (decision, answer)
-    }
-
-    fn decide_on(
+    /// Has the message handled when a place is free, if it may be. The inner error says that there is
+    /// nothing to decide.
+    async fn run(
         &self,
-        message: &Message,
-        place: delivery::Place,
-        history: History,
-        answer: &Answer,
-    ) -> Decision {
-        delivery::settle(&message.headers, place, history, answer, &self.policy, clock::wall())
+        subscription: &B::Subscription,
+        hand: &Hand,
+    ) -> Result<Result<Verdict, Came>, MessagingError> {
+        let gone = |_| MessagingError::LostTask;
+        if !hand.delivery.suspect {
+            let _place = self.places.acquire().await.map_err(gone)?;
+            return Ok(self.decide(hand, 0).await);
+        }
+        let _one = ALONE.acquire().await.map_err(gone)?;
+        let _all = self.places.acquire_many(self.policy.workers()).await.map_err(gone)?;
+        let alive = match hand.is_parked() {
+            true => Parked::<B, DB>::alive(),
+            false => alive(subscription),
+        };
+        Ok(self.decide_alone(hand, alive).await)
     }
 
-    /// The handler's answer within its time, panics included, in the message's own context; and
-    /// whether the attempt row has been ended with it.
-    async fn answer(&self, message: &Message) -> (Answer, bool) {
-        let (now, after) = (clock::now(), self.policy.handler_timeout);
-        let context = message.context().with_budget(now, after);
-        let span = observe::handling(&self.policy.queue, message);
-        let handled = context.scope(self.handle(message)).instrument(span);
-        let handled = AssertUnwindSafe(handled).catch_unwind();
-        let until = clock::instant_of(now.plus(after));
-        match tokio::time::timeout_at(until, handled).await {
-            // Not within the deadline: a commit that is cut off may have happened, and the last
-            // attempt would end among the dead letters with its effects in place.
-            Ok(Ok(Handled::Applied(tx))) => {
-                let answer = self.commit(tx, message).await;
-                let ended = answer == Answer::Done;
-                (answer, ended)
+    /// As [`decide`](Self::decide), for a message that may have killed a process: with a row that
+    /// outlives the process if it does so again.
+    async fn decide_alone(&self, hand: &Hand, alive: Duration) -> Result<Verdict, Came> {
+        let Some(store) = &self.store else { return self.decide(hand, 0).await };
+        let (consumer, id) = (self.policy.consumer(), &hand.message().id);
+        let until = attempts::alive_elsewhere(store, consumer, id, clock::wall()).await;
+        let started = match until {
+            Ok(None) => attempts::started(store, consumer, id, alive, clock::wall).await,
+            // Dead or alive? Nobody knows before its owner should have been heard of.
+            Ok(Some(until)) => {
+                let delay = until.since(clock::wall()).max(Duration::from_millis(1));
+                return Ok(self.judge(hand, delivery::Place::InHand, 0, Answer::Defer { delay }));
             }
-            Ok(Ok(Handled::Said(answer))) => (answer, false),
-            Ok(Err(panic)) => (Answer::Panicked { reason: words_of(&*panic) }, false),
-            Err(_) => (Answer::TimedOut { after }, false),
-        }
-    }
-
-    async fn handle(&self, message: &Message) -> Handled<DB> {
-        let queue = self.policy.queue.as_str();
-        match inbox::contains(&self.store, queue, &message.id).await {
-            Ok(false) => {}
-            Ok(true) => return self.count_duplicate(message).await.into(),
-            Err(error) => return unavailable(&error).into(),
-        }
-        match self.handler.prepare(message).await {
-            Ok(facts) => self.apply(message, facts).await,
-            Err(answer) => answer.into(),
-        }
-    }
-
-    /// Everything that the commit is to make true.
-    async fn apply(&self, message: &Message, facts: H::Facts) -> Handled<DB> {
-        let queue = self.policy.queue.as_str();
-        let mut tx = match self.store.begin().await {
-            Ok(tx) => tx,
-            Err(error) => return unavailable(&error).into(),
+            Err(error) => Err(error),
         };
-        let (id, kind) = (&message.id, &message.kind);
-        let answer = match inbox::insert(&mut tx, queue, id, kind, clock::wall()).await {
-            Ok(Seen::Fresh) => self.handler.apply(message, facts, &mut tx).await,
-            Ok(Seen::Duplicate) => {
-                observe::duplicate(queue, message);
-                Answer::Done
+        let verdict = match started {
+            Ok(crashes) => self.decide(hand, crashes).await,
+            Err(error) => {
+                return Ok(self.judge(hand, delivery::Place::InHand, 0, answer_to(&error)));
             }
-            Err(error) => unavailable(&error),
         };
-        if answer == Answer::Done {
-            return Handled::Applied(tx);
+        if let Err(error) = attempts::ended(store, consumer, id, clock::wall()).await {
+            // The start stays. It counts as a crash only for others, and once this process is gone.
+            observe::aside(&self.policy.queue, &error);
         }
-        if let Err(error) = tx.rollback().await {
-            // The connection is dropped with its transaction, which has the same effect.
-            observe::aside(queue, &error);
+        verdict
+    }
+
+    async fn decide(&self, hand: &Hand, crashes: u32) -> Result<Verdict, Came> {
+        let message = hand.message();
+        let read = headers::attempts(&message.headers, self.policy.consumer());
+        if read.unreadable {
+            observe::unreadable_attempts(&self.policy.queue, message);
         }
-        answer.into()
+        let history = History { attempts: read.made, crashes };
+        match delivery::take(&message.headers, history, &self.policy, clock::wall()) {
+            Admission::Settle(decision) => {
+                // Nothing was asked of the handler: no verdict about what it needs.
+                let answer = Answer::Defer { delay: Duration::ZERO };
+                Ok(Verdict { decision, answer, attempts: read.made, removed: false })
+            }
+            Admission::Handle(place) => match self.answer(hand).await {
+                Came::Said(answer) => Ok(self.judge(hand, place, crashes, answer)),
+                Came::Applied => {
+                    let verdict = self.judge(hand, place, crashes, Answer::Done);
+                    Ok(Verdict { removed: true, ..verdict })
+                }
+                came @ (Came::Behind | Came::Lost) => Err(came),
+            },
+        }
     }
 
-    /// The message was applied before; its row counts how often it came again.
-    async fn count_duplicate(&self, message: &Message) -> Answer {
-        let queue = self.policy.queue.as_str();
-        observe::duplicate(queue, message);
-        let counted = async {
-            let mut tx = self.store.begin().await?;
-            inbox::insert(&mut tx, queue, &message.id, &message.kind, clock::wall()).await?;
-            self.store.commit(tx).await
-        };
-        counted.await.map_or_else(|error| unavailable(&error), |()| Answer::Done)
+    fn judge(&self, hand: &Hand, place: delivery::Place, crashes: u32, answer: Answer) -> Verdict {
+        let given = &hand.message().headers;
+        let attempts = headers::attempts(given, self.policy.consumer()).made;
+        let history = History { attempts, crashes };
+        let policy = &self.policy;
+        let decision = delivery::settle(given, place, history, &answer, policy, clock::wall());
+        Verdict { decision, answer, attempts, removed: false }
     }
 
-    /// Ends the attempt and commits. A failed commit may have happened: the message comes again
-    /// either way, and the inbox knows.
-    async fn commit(&self, mut tx: Transaction<'_, DB>, message: &Message) -> Answer {
-        let committed = async {
-            let attempt = Attempt::of(&self.store, &self.policy.queue, &message.id);
-            attempts::ended_in(&mut tx, attempt, clock::wall()).await?;
-            self.store.commit(tx).await
-        };
-        committed.await.map_or_else(|error| unavailable(&error), |()| Answer::Done)
-    }
-
-    /// Does what was decided. Copies are confirmed before the original is acknowledged; without a
-    /// confirm the original stays.
+    /// Does what was decided. A copy is safe before the original is acknowledged; as long as it is
+    /// not, the original stays.
     async fn carry_out(
         &self,
         subscription: &B::Subscription,
-        delivery: &Delivery,
+        hand: &Hand,
         decision: Decision,
-    ) -> Result<(Fate, &'static str), MessagingError> {
-        let outcome = decision.outcome();
-        let (to, headers, fate) = match &decision {
-            Decision::Ack => {
-                observe::settled(&self.policy.queue, &delivery.message, &decision);
-                self.ack(subscription, delivery).await?;
-                return Ok((Fate::Left, outcome));
+        attempts: u32,
+        removed: bool,
+    ) -> Result<End, MessagingError> {
+        let (outcome, mut due_in) = (decision.outcome(), None);
+        let (moved, fate, reason) = match decision {
+            Decision::Ack if removed && hand.is_parked() => {
+                (Moved::Settled, Fate::Left, String::new())
             }
-            Decision::GiveBack { delay, .. } => {
-                observe::settled(&self.policy.queue, &delivery.message, &decision);
-                self.give_back(subscription, delivery, *delay).await?;
-                return Ok((Fate::Returns(*delay), outcome));
+            Decision::Ack => (Moved::Safe, Fate::Left, String::new()),
+            Decision::GiveBack { delay, reason } => {
+                return self.put_off(subscription, hand, delay, attempts, reason).await;
             }
-            Decision::Wait { headers, .. } => {
-                (self.policy.retry_queue(), headers, Fate::Returns(self.policy.retry_delay))
+            Decision::Wait { headers, attempts, asked, reason } => {
+                let room = self.choice.room;
+                let stay =
+                    waiting::stay(&self.policy, room, attempts, asked, &mut clock::entropy());
+                let case = self.case(hand, headers, attempts, reason);
+                due_in = Some(stay.wait);
+                (self.room.keep(&case, stay).await, self.fate(stay.wait), case.failure.error)
             }
-            Decision::DeadLetter { headers, .. } => (self.policy.dlq(), headers, Fate::Left),
+            Decision::DeadLetter { headers, attempts, reason } => {
+                let case = self.case(hand, headers, attempts, reason);
+                (self.room.bury(&case).await, Fate::Left, case.failure.error)
+            }
         };
-        let mut headers = headers.clone();
-        headers::failed_at(&mut headers, &self.host, self.version);
-        let copy = delivery.message.with_headers(headers);
-        let why = match self.broker.publish("", &to, &copy).await {
-            Confirm::Confirmed => {
-                observe::settled(&self.policy.queue, &delivery.message, &decision);
-                self.ack(subscription, delivery).await?;
-                return Ok((fate, outcome));
-            }
-            Confirm::Returned => "the queue does not exist".to_owned(),
-            Confirm::Nacked(reason) | Confirm::Unknown(reason) => reason,
-        };
-        observe::unconfirmed(&self.policy.queue, &to, &delivery.message, &why);
-        self.give_back(subscription, delivery, UNCONFIRMED_DELAY).await?;
-        Ok((Fate::Returns(UNCONFIRMED_DELAY), "unconfirmed"))
+        let end = End { reason, due_in, ..End::of(fate, outcome) };
+        self.moved(subscription, hand, moved, end).await
     }
 
-    async fn ack(
+    /// Where the order of the key is kept while the message waits.
+    fn fate(&self, wait: Duration) -> Fate {
+        match self.room {
+            AnyRoom::Parked(_) => Fate::Parked,
+            AnyRoom::Tiers(_) => Fate::Returns(wait),
+        }
+    }
+
+    fn case<'a>(
+        &self,
+        hand: &'a Hand,
+        mut headers: headers::Headers,
+        attempts: u32,
+        error: String,
+    ) -> Case<'a> {
+        headers::failed_at(&mut headers, &self.host, self.version);
+        for value in headers.values_mut().filter(|value| value.contains('\0')) {
+            // Not to be kept as text by every database, and of no use to anybody.
+            *value = value.replace('\0', "\u{fffd}");
+        }
+        let copy = hand.message().with_headers(headers);
+        let (host, version) = (self.host.clone(), self.version.to_owned());
+        Case { hand, copy, attempts, failure: Failure { error, host, version } }
+    }
+
+    /// Settles the original after the room has spoken.
+    async fn moved(
         &self,
         subscription: &B::Subscription,
-        delivery: &Delivery,
+        hand: &Hand,
+        moved: Moved,
+        end: End,
+    ) -> Result<End, MessagingError> {
+        let queue = &self.policy.queue;
+        match moved {
+            Moved::Safe => {
+                observe::settled(queue, hand.message(), end.outcome, &end.reason);
+                self.ack(subscription, hand).await?;
+                Ok(end)
+            }
+            Moved::Settled => {
+                observe::settled(queue, hand.message(), end.outcome, &end.reason);
+                Ok(end)
+            }
+            Moved::Stale => {
+                observe::stale(queue, hand.message());
+                Ok(End::of(Fate::Left, "stale"))
+            }
+            Moved::Stays(why) => {
+                observe::unconfirmed(queue, hand.message(), &why);
+                self.give_back(subscription, hand, UNCONFIRMED_DELAY).await?;
+                let event = intake::Event::Handled;
+                Ok(End { event, ..End::of(Fate::Returns(UNCONFIRMED_DELAY), "unconfirmed") })
+            }
+            Moved::Away(reason) => {
+                observe::unconfirmed(queue, hand.message(), &reason);
+                self.give_back(subscription, hand, STORE_DELAY).await?;
+                let (event, pause) = (intake::Event::Unavailable, STORE_DELAY);
+                let end = End::of(Fate::Returns(STORE_DELAY), "unconfirmed");
+                Ok(End { event, pause, reason, ..end })
+            }
+        }
+    }
+
+    /// Gives a message back for `delay`: at its place as long as the broker can keep it there, else by
+    /// way of the waiting room.
+    async fn put_off(
+        &self,
+        subscription: &B::Subscription,
+        hand: &Hand,
+        delay: Duration,
+        attempts: u32,
+        reason: String,
+    ) -> Result<End, MessagingError> {
+        // A copy would be a new message, above suspicion.
+        let held = hand.is_parked() || hand.delivery.suspect;
+        if held || delay <= subscription.holds_for() {
+            observe::settled(&self.policy.queue, hand.message(), "deferred", &reason);
+            let delay = if hand.is_parked() { delay } else { delay.min(subscription.holds_for()) };
+            self.give_back(subscription, hand, delay).await?;
+            return Ok(End { due_in: Some(delay), ..End::of(Fate::Returns(delay), "deferred") });
+        }
+        let case = self.case(hand, hand.message().headers.clone(), attempts, reason.clone());
+        let moved = self.room.put_off(&case, delay).await;
+        let end = End { reason, due_in: Some(delay), ..End::of(self.fate(delay), "deferred") };
+        self.moved(subscription, hand, moved, end).await
+    }
+
+    /// Lets a message wait behind an earlier one of its key. `None` when it may be handled after all.
+    pub(super) async fn line_up(
+        &self,
+        subscription: &B::Subscription,
+        hand: &Hand,
+        delay: Duration,
+    ) -> Result<Option<End>, MessagingError> {
+        let in_room = matches!(self.room, AnyRoom::Parked(_));
+        if hand.is_parked() || (!in_room && delay <= subscription.holds_for()) {
+            self.give_back(subscription, hand, delay).await?;
+            return Ok(Some(End::of(Fate::Returns(delay), "deferred")));
+        }
+        let message = hand.message();
+        let attempts = headers::attempts(&message.headers, self.policy.consumer()).made;
+        let reason = "an earlier message of its key waits".to_owned();
+        let case = self.case(hand, message.headers.clone(), attempts, reason);
+        match self.room.follow(&case, delay).await {
+            Followed::Free => Ok(None),
+            Followed::Moved(moved) => {
+                let end =
+                    End { reason: case.failure.error, ..End::of(self.fate(delay), "deferred") };
+                self.moved(subscription, hand, moved, end).await.map(Some)
+            }
+        }
+    }
+
+    /// After its own transaction has found an earlier one of its key waiting.
+    async fn follow(
+        &self,
+        subscription: &B::Subscription,
+        hand: &Hand,
+    ) -> Result<End, MessagingError> {
+        if let Some(end) = self.line_up(subscription, hand, Duration::ZERO).await? {
+            return Ok(end);
+        }
+        // The earlier one has just left; the next hand-out finds the way free.
+        self.give_back(subscription, hand, delivery::GIVE_BACK_MIN).await?;
+        Ok(End::of(Fate::Returns(delivery::GIVE_BACK_MIN), "deferred"))
+    }
+
+    /// The original is done.
+    pub(super) async fn ack(
+        &self,
+        subscription: &B::Subscription,
+        hand: &Hand,
     ) -> Result<(), MessagingError> {
-        if subscription.ack(delivery.receipt).await? == Settled::Stale {
-            observe::stale(&self.policy.queue, &delivery.message);
+        let settled = match (self.room.parked(), hand.is_parked()) {
+            (Some(room), true) => {
+                let done = room.done(&hand.message().key, hand.claim()).await;
+                done.unwrap_or_else(|error| self.leave_to_lease(&error))
+            }
+            _ => subscription.ack(hand.delivery.receipt).await? == Settled::Done,
+        };
+        if !settled {
+            observe::stale(&self.policy.queue, hand.message());
         }
         Ok(())
     }
 
+    /// The database is away: the row comes back by itself when its lease is over, and the inbox knows
+    /// whether it was applied. No reason to let go of the broker.
+    fn leave_to_lease(&self, error: &MessagingError) -> bool {
+        observe::aside(&self.policy.queue, error);
+        true
+    }
+
+    /// The original goes back to its place.
     pub(super) async fn give_back(
         &self,
         subscription: &B::Subscription,
-        delivery: &Delivery,
+        hand: &Hand,
         delay: Duration,
     ) -> Result<(), MessagingError> {
-        if subscription.give_back(delivery, delay).await? == Settled::Stale {
-            observe::stale(&self.policy.queue, &delivery.message);
+        let settled = match (self.room.parked(), hand.is_parked()) {
+            (Some(room), true) => {
+                let released = room.release(hand.claim(), delay).await;
+                released.unwrap_or_else(|error| self.leave_to_lease(&error))
+            }
+            _ => subscription.give_back(&hand.delivery, delay).await? == Settled::Done,
+        };
+        if !settled {
+            observe::stale(&self.policy.queue, hand.message());
         }
         Ok(())
     }
 }
 
-fn unavailable(error: &mamparo_store::StoreError) -> Answer {
-    Answer::Unavailable { delay: STORE_DELAY, reason: chain(error) }
+/// How long a start counts as alive: it is dead when it has missed two renewals.
+pub(super) fn alive(subscription: &impl Subscription) -> Duration {
+    subscription.renew_every().saturating_mul(2)
 }
 
-fn words_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is no text")
-        .to_owned()
+/// The answer when our own part of a transaction failed. A database that is away pauses the consumer
+/// and counts nothing; a lost commit may have happened, and the inbox knows when the message comes
+/// again; another transaction's doing costs a moment; what fails every time is an attempt.
+pub(super) fn answer_to(error: &StoreError) -> Answer {
+    let reason = crate::error::chain(error);
+    let class = error.class();
+    if class.is_away() || class == Class::OutcomeUnknown {
+        Answer::Unavailable { delay: STORE_DELAY, reason }
+    } else if class == Class::RetryWhole || class == Class::Reprepare {
+        Answer::Defer { delay: delivery::GIVE_BACK_MIN }
+    } else {
+        Answer::retry(reason)
+    }
 }

@@ -41,6 +41,13 @@ pub trait InboxRows: sqlx::Database + sealed::Sealed {
         now: WallTime,
     ) -> impl Future<Output = Result<u32>> + Send;
 
+    /// Until when the last of other owners' starts counts as alive, if any does at `now`.
+    fn attempt_elsewhere(
+        conn: &mut Self::Connection,
+        attempt: Attempt<'_>,
+        now: WallTime,
+    ) -> impl Future<Output = Result<Option<WallTime>>> + Send;
+
     /// Puts off when the starts of `owner` count as dead.
     fn renew_attempts(
         conn: &mut Self::Connection,

@@ -62,10 +62,10 @@ pub trait ParkedRows: sqlx::Database + sealed::Sealed {
         now: WallTime,
     ) -> impl Future<Output = Result<Vec<Claimed>>> + Send;
 
-    /// Puts off when the leases of `owner` end.
+    /// Puts off when the leases of `owner` on `rows` end.
     fn renew_parked(
         conn: &mut Self::Connection,
-        consumer: &str,
+        rows: &[i64],
         owner: &str,
         until: WallTime,
     ) -> impl Future<Output = Result<u64>> + Send;

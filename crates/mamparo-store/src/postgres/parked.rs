@@ -168,14 +168,14 @@ impl ParkedRows for Postgres {
 
     async fn renew_parked(
         conn: &mut PgConnection,
-        consumer: &str,
+        rows: &[i64],
         owner: &str,
         until: WallTime,
     ) -> Result<u64> {
-        sqlx::query("UPDATE mamparo_parked SET visible_at = $1 WHERE owner = $2 AND consumer = $3")
+        sqlx::query("UPDATE mamparo_parked SET visible_at = $1 WHERE owner = $2 AND seq = ANY ($3)")
             .bind(until.unix_millis())
             .bind(owner)
-            .bind(consumer)
+            .bind(rows)
             .execute(conn)
             .await
             .map(|done| done.rows_affected())

@@ -39,6 +39,24 @@ impl InboxRows for Sqlite {
         start_attempt(conn, attempt, alive_until, now).await
     }
 
+    async fn attempt_elsewhere(
+        conn: &mut SqliteConnection,
+        attempt: Attempt<'_>,
+        now: WallTime,
+    ) -> Result<Option<WallTime>> {
+        let until: Option<i64> = sqlx::query_scalar(
+            "SELECT max(alive_until) FROM mamparo_attempts
+             WHERE consumer = $1 AND message_id = $2 AND owner <> $3 AND alive_until > $4",
+        )
+        .bind(attempt.consumer)
+        .bind(attempt.message_id)
+        .bind(attempt.owner)
+        .bind(now.unix_millis())
+        .fetch_one(conn)
+        .await?;
+        Ok(until.map(WallTime::from_unix_millis))
+    }
+
     async fn renew_attempts(
         conn: &mut SqliteConnection,
         consumer: &str,

@@ -5,6 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
 use super::queue::message_of;
+use super::rows_to_json;
 use crate::backend::ParkedRows;
 use crate::columns::{count_of, headers_to_json, time_of};
 use crate::parked::{Claimed, Entry, Failure, ParkedRow, Wait};
@@ -160,17 +161,20 @@ impl ParkedRows for Sqlite {
 
     async fn renew_parked(
         conn: &mut SqliteConnection,
-        consumer: &str,
+        rows: &[i64],
         owner: &str,
         until: WallTime,
     ) -> Result<u64> {
-        sqlx::query("UPDATE mamparo_parked SET visible_at = $1 WHERE owner = $2 AND consumer = $3")
-            .bind(until.unix_millis())
-            .bind(owner)
-            .bind(consumer)
-            .execute(conn)
-            .await
-            .map(|done| done.rows_affected())
+        sqlx::query(
+            "UPDATE mamparo_parked SET visible_at = $1 WHERE owner = $2
+             AND seq IN (SELECT value FROM json_each($3))",
+        )
+        .bind(until.unix_millis())
+        .bind(owner)
+        .bind(rows_to_json(rows)?)
+        .execute(conn)
+        .await
+        .map(|done| done.rows_affected())
     }
 
     async fn next_parked(conn: &mut SqliteConnection, consumer: &str) -> Result<Option<WallTime>> {

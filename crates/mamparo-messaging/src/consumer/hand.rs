@@ -1,0 +1,55 @@
+//! A message in a consumer's hand, wherever it came from.
+
+use mamparo_store::parked::Claimed;
+
+use crate::Message;
+use crate::broker::{Delivery, Receipt};
+
+/// Who has the original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The broker: it wants an acknowledgement.
+    Broker,
+    /// A row of our own database.
+    Parked,
+}
+
+/// A message in hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Hand {
+    /// Names it within one subscription.
+    pub(crate) tag: i64,
+    pub(crate) origin: Origin,
+    pub(crate) delivery: Delivery,
+}
+
+impl Hand {
+    pub(super) const fn of_broker(tag: i64, delivery: Delivery) -> Self {
+        Self { tag, origin: Origin::Broker, delivery }
+    }
+
+    pub(super) fn of_row(tag: i64, row: Claimed) -> Self {
+        let Claimed { row, epoch, suspect, message } = row;
+        let receipt = Receipt { tag: row, epoch };
+        let delivery = Delivery { receipt, suspect, message: message.into() };
+        Self { tag, origin: Origin::Parked, delivery }
+    }
+
+    pub(crate) const fn message(&self) -> &Message {
+        &self.delivery.message
+    }
+
+    /// The lease of a parked row.
+    pub(crate) const fn claim(&self) -> (i64, i64) {
+        (self.delivery.receipt.tag, self.delivery.receipt.epoch)
+    }
+
+    /// The row that it came from.
+    pub(crate) fn row(&self) -> Option<i64> {
+        self.is_parked().then_some(self.delivery.receipt.tag)
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.origin == Origin::Parked
+    }
+}

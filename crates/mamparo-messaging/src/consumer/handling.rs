@@ -1,0 +1,188 @@
+//! The handler's part: what stands before it, its transaction, its commit.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use mamparo_call::clock;
+use mamparo_core::message::delivery::Answer;
+use mamparo_core::message::headers;
+use mamparo_store::inbox::{self, Seen};
+use mamparo_store::parked::{self, Entry};
+use mamparo_store::{Backend, Store, StoreError, Transaction};
+use tracing::Instrument as _;
+
+use super::hand::Hand;
+use super::work::{Came, Work, answer_to};
+use crate::{Broker, Handler, Message, observe};
+
+/// How far a handler came within its time.
+enum Handled<DB: Backend> {
+    /// It is done: its change, the inbox row and the outbox rows wait for their commit, all or
+    /// nothing.
+    Applied(Transaction<'static, DB>),
+    /// There is nothing to commit.
+    Came(Came),
+}
+
+impl<DB: Backend> From<Answer> for Handled<DB> {
+    fn from(answer: Answer) -> Self {
+        Self::Came(Came::Said(answer))
+    }
+}
+
+/// What the inbox says.
+enum Admitted {
+    Fresh,
+    Duplicate,
+    Behind,
+}
+
+impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
+    /// The handler's answer within its time, panics included, in the message's own context.
+    pub(super) async fn answer(&self, hand: &Hand) -> Came {
+        let (now, after) = (clock::now(), self.policy.handler_timeout);
+        let message = hand.message();
+        let context = message.context().with_budget(now, after);
+        let span = observe::handling(&self.policy.queue, message);
+        let handled = context.scope(self.handle(hand)).instrument(span);
+        let handled = AssertUnwindSafe(handled).catch_unwind();
+        let until = clock::instant_of(now.plus(after));
+        match tokio::time::timeout_at(until, handled).await {
+            // Not within the deadline: a commit that is cut off may have happened, and the last
+            // attempt would end among the dead letters with its effects in place.
+            Ok(Ok(Handled::Applied(tx))) => self.commit(tx, hand).await,
+            Ok(Ok(Handled::Came(came))) => came,
+            Ok(Err(panic)) => Answer::Panicked { reason: words_of(&*panic) }.into(),
+            Err(_) => Answer::TimedOut { after }.into(),
+        }
+    }
+
+    async fn handle(&self, hand: &Hand) -> Handled<DB> {
+        let message = hand.message();
+        // PostgreSQL's text holds no zero: the inbox would refuse it at every attempt.
+        if [&message.id, &message.kind, &message.key].iter().any(|text| text.contains('\0')) {
+            let reason = "its id, type or key has a zero byte, which no database keeps".to_owned();
+            return Answer::Undecodable { reason }.into();
+        }
+        if let (Some(store), true) = (&self.store, self.may_be_known(hand)) {
+            match inbox::contains(store, self.policy.consumer(), &message.id).await {
+                Ok(false) => {}
+                Ok(true) => return self.count_duplicate(store, message).await.into(),
+                Err(error) => return answer_to(&error).into(),
+            }
+        }
+        match self.handler.prepare(message).await {
+            Ok(facts) => self.apply(hand, facts).await,
+            Err(answer) => answer.into(),
+        }
+    }
+
+    /// Is asking the inbox before the work worth a question? Only [`inbox::insert`] decides, so a new
+    /// message that nobody has seen does without.
+    fn may_be_known(&self, hand: &Hand) -> bool {
+        let message = hand.message();
+        hand.delivery.suspect
+            || message.header(headers::REPLAYED).is_some()
+            || self.recent.contains(&message.id)
+    }
+
+    /// Everything that the commit is to make true.
+    async fn apply(&self, hand: &Hand, facts: H::Facts) -> Handled<DB> {
+        let message = hand.message();
+        let Some(store) = &self.store else {
+            return Answer::dead("its handler has a change to apply, and the consumer no database")
+                .into();
+        };
+        let mut tx = match store.begin().await {
+            Ok(tx) => tx,
+            Err(error) => return answer_to(&error).into(),
+        };
+        let answer = match self.admit(&mut tx, hand).await {
+            Ok(Admitted::Fresh) => self.handler.apply(message, facts, &mut tx).await,
+            Ok(Admitted::Duplicate) => {
+                observe::duplicate(&self.policy.queue, message);
+                Answer::Done
+            }
+            Ok(Admitted::Behind) => {
+                self.roll_back(tx).await;
+                return Handled::Came(Came::Behind);
+            }
+            Err(error) => answer_to(&error),
+        };
+        if answer == Answer::Done {
+            return Handled::Applied(tx);
+        }
+        self.roll_back(tx).await;
+        answer.into()
+    }
+
+    /// Writes the inbox row, first thing in the transaction.
+    async fn admit(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        hand: &Hand,
+    ) -> Result<Admitted, StoreError> {
+        let Message { id, kind, key, .. } = hand.message();
+        let (consumer, now) = (self.policy.consumer(), clock::wall());
+        let seen = if self.room.parked().is_some() && !hand.is_parked() && !key.is_empty() {
+            parked::insert_inbox(tx, Entry { consumer, message_id: id, kind, key }, now).await?
+        } else {
+            Some(inbox::insert(tx, consumer, id, kind, now).await?)
+        };
+        Ok(match seen {
+            Some(Seen::Fresh) => Admitted::Fresh,
+            Some(Seen::Duplicate) => Admitted::Duplicate,
+            None => Admitted::Behind,
+        })
+    }
+
+    async fn roll_back(&self, tx: Transaction<'_, DB>) {
+        if let Err(error) = tx.rollback().await {
+            // The connection is dropped with its transaction, which has the same effect.
+            observe::aside(&self.policy.queue, &error);
+        }
+    }
+
+    /// The message was applied before; its row counts how often it came again.
+    async fn count_duplicate(&self, store: &Store<DB>, message: &Message) -> Answer {
+        observe::duplicate(&self.policy.queue, message);
+        let counted = async {
+            let mut tx = store.begin().await?;
+            let consumer = self.policy.consumer();
+            inbox::insert(&mut tx, consumer, &message.id, &message.kind, clock::wall()).await?;
+            store.commit(tx).await
+        };
+        counted.await.map_or_else(|error| answer_to(&error), |()| Answer::Done)
+    }
+
+    /// Takes the message's own row away and commits. A failed commit may have happened: the message
+    /// comes again either way, and the inbox knows.
+    async fn commit(&self, mut tx: Transaction<'_, DB>, hand: &Hand) -> Came {
+        let Some(store) = &self.store else { return Came::Lost };
+        let (message, consumer) = (hand.message(), self.policy.consumer());
+        let committed = async {
+            if hand.is_parked()
+                && !parked::remove(&mut tx, consumer, &message.key, hand.claim()).await?
+            {
+                return Ok(false);
+            }
+            store.commit(tx).await.map(|()| true)
+        };
+        match committed.await {
+            Ok(true) => {
+                self.recent.insert(&message.id);
+                Came::Applied
+            }
+            Ok(false) => Came::Lost,
+            Err(error) => answer_to(&error).into(),
+        }
+    }
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text")
+        .to_owned()
+}

@@ -1,0 +1,212 @@
+//! The waiting room in the service's own database; dead letters among its failed messages.
+
+use std::time::Duration;
+
+use mamparo_call::clock;
+use mamparo_core::message::headers;
+use mamparo_core::message::topology::QueuePolicy;
+use mamparo_core::message::waiting::Stay;
+use mamparo_core::time::WallTime;
+use mamparo_store::parked::{self, Behind, Claimed, Wait};
+use mamparo_store::queue::QueueMessage;
+use mamparo_store::{Backend, Class, Store, StoreError, failed};
+
+use super::{Case, Followed, Moved, Room, Tiers};
+use crate::error::chain;
+use crate::{Broker, MessagingError};
+
+/// How long a claimed row stays with a consumer that has gone silent.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// How often leases are renewed: two may be missed.
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// The longest wait between two looks for rows that another process parked or let go.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Rows of [`mamparo_store::parked`]. The row commits before the original is acknowledged; a row that
+/// was handed out from here goes in the same transaction as its effects or its dead letter.
+#[derive(Debug)]
+pub(crate) struct Parked<B, DB: Backend> {
+    /// Where a dead letter goes that the database will never take.
+    last_resort: Tiers<B>,
+    store: Store<DB>,
+    consumer: String,
+    /// Unique to this consumer: a restarted one must not own its forerunner's leases.
+    owner: String,
+}
+
+impl<B: Broker, DB: Backend> Parked<B, DB> {
+    pub(crate) fn new(last_resort: Tiers<B>, store: Store<DB>, policy: &QueuePolicy) -> Self {
+        let owner = uuid::Uuid::now_v7().to_string();
+        Self { last_resort, store, consumer: policy.consumer().to_owned(), owner }
+    }
+
+    /// How long a start counts as alive that belongs to one of these rows.
+    pub(crate) const fn alive() -> Duration {
+        RENEW_EVERY.saturating_mul(2)
+    }
+
+    /// Up to `max` due rows.
+    pub(crate) async fn claim(&self, max: u32) -> Result<Vec<Claimed>, MessagingError> {
+        let claimed =
+            parked::claim(&self.store, &self.consumer, &self.owner, max, LEASE, clock::wall).await;
+        claimed.map_err(MessagingError::store("claim parked messages"))
+    }
+
+    /// How long until the next look is worth it.
+    pub(crate) async fn next_look(&self) -> Result<Duration, MessagingError> {
+        let next = parked::next_due(&self.store, &self.consumer).await;
+        let next = next.map_err(MessagingError::store("look for parked messages"))?;
+        Ok(next.map_or(LOOK_EVERY, |due| due.since(clock::wall()).min(LOOK_EVERY)))
+    }
+
+    /// Keeps `rows` in hand.
+    pub(crate) async fn renew(&self, rows: &[i64]) -> Result<(), MessagingError> {
+        let renewed = parked::renew(&self.store, rows, &self.owner, LEASE, clock::wall).await;
+        renewed.map(drop).map_err(MessagingError::store("renew leases of parked messages"))
+    }
+
+    /// Gives a row back without a verdict, due after `delay`; `false` when somebody else has it.
+    pub(crate) async fn release(
+        &self,
+        claim: (i64, i64),
+        delay: Duration,
+    ) -> Result<bool, MessagingError> {
+        let released = parked::release(&self.store, claim, clock::wall().plus(delay)).await;
+        released.map_err(MessagingError::store("give a parked message back"))
+    }
+
+    pub(crate) async fn release_all(&self) -> Result<u64, MessagingError> {
+        let now = clock::wall();
+        let released = parked::release_all(&self.store, &self.consumer, &self.owner, now).await;
+        released.map_err(MessagingError::store("give parked messages back"))
+    }
+
+    /// Of these messages (id, key), the ids of those that have to wait, or wait already.
+    pub(crate) async fn look_up(
+        &self,
+        messages: &[(&str, &str)],
+    ) -> Result<Vec<String>, MessagingError> {
+        let known = parked::look_up(&self.store, &self.consumer, messages).await;
+        known.map_err(MessagingError::store("look for parked messages"))
+    }
+
+    /// Takes away a row that is done without a transaction of its own.
+    pub(crate) async fn done(&self, key: &str, claim: (i64, i64)) -> Result<bool, MessagingError> {
+        let removed = async {
+            let mut tx = self.store.begin().await?;
+            let removed = parked::remove(&mut tx, &self.consumer, key, claim).await?;
+            self.store.commit(tx).await?;
+            Ok(removed)
+        };
+        removed.await.map_err(MessagingError::store("remove a parked message"))
+    }
+
+    /// How many rows wait, and since when the oldest does.
+    pub(crate) async fn stats(&self) -> Result<(u64, Option<WallTime>), MessagingError> {
+        let stats = parked::stats(&self.store, &self.consumer).await;
+        stats.map_err(MessagingError::store("count parked messages"))
+    }
+
+    /// Parks the copy, or puts its row back.
+    async fn park(&self, case: &Case<'_>, wait: &Wait) -> Result<Moved, StoreError> {
+        let message: QueueMessage = case.copy.clone().into();
+        if case.hand.is_parked() {
+            let claim = case.hand.claim();
+            let kept =
+                parked::park_again(&self.store, claim, &message, wait, &case.failure).await?;
+            return Ok(if kept { Moved::Settled } else { Moved::Stale });
+        }
+        let mut tx = self.store.begin().await?;
+        // A copy that is there already is the same message: its row waits.
+        parked::park(&mut tx, &self.consumer, &message, wait, &case.failure).await?;
+        self.store.commit(tx).await?;
+        Ok(Moved::Safe)
+    }
+
+    async fn record(&self, case: &Case<'_>) -> Result<Moved, StoreError> {
+        let message: QueueMessage = case.copy.clone().into();
+        let reason = case.copy.header(headers::DEAD_REASON).unwrap_or("unexpected");
+        let now = clock::wall();
+        let failure = failed::Failure {
+            consumer: &self.consumer,
+            message: &message,
+            reason,
+            error: &case.failure.error,
+            first_failure: None,
+            last_failure: Some(now),
+            attempts: case.attempts,
+            host: &case.failure.host,
+            version: &case.failure.version,
+        };
+        let mut tx = self.store.begin().await?;
+        if case.hand.is_parked() {
+            let (key, claim) = (&message.key, case.hand.claim());
+            if !parked::remove(&mut tx, &self.consumer, key, claim).await? {
+                return Ok(Moved::Stale);
+            }
+        }
+        failed::record(&mut tx, &failure, now).await?;
+        self.store.commit(tx).await?;
+        Ok(if case.hand.is_parked() { Moved::Settled } else { Moved::Safe })
+    }
+
+    async fn line_up(&self, case: &Case<'_>) -> Result<Followed, StoreError> {
+        let message: QueueMessage = case.copy.clone().into();
+        let now = clock::wall();
+        let wait = Wait { due: now, attempts: case.attempts, now };
+        let mut tx = self.store.begin().await?;
+        let behind = parked::park_behind(&mut tx, &self.consumer, &message, &wait).await?;
+        self.store.commit(tx).await?;
+        Ok(match behind {
+            Behind::Waits => Followed::Moved(Moved::Safe),
+            Behind::Free => Followed::Free,
+        })
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what `unwrap_or_else` hands over")]
+fn away(error: StoreError) -> Moved {
+    if error.class().is_away() { Moved::Away(chain(&error)) } else { Moved::Stays(chain(&error)) }
+}
+
+fn wait_of(case: &Case<'_>, delay: Duration) -> Wait {
+    let now = clock::wall();
+    Wait { due: now.plus(delay), attempts: case.attempts, now }
+}
+
+impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
+    async fn keep(&self, case: &Case<'_>, stay: Stay) -> Moved {
+        let parked = self.park(case, &wait_of(case, stay.wait)).await;
+        parked.unwrap_or_else(away)
+    }
+
+    async fn bury(&self, case: &Case<'_>) -> Moved {
+        let error = match self.record(case).await {
+            Ok(moved) => return moved,
+            Err(error) => error,
+        };
+        if case.hand.is_parked() || error.class() != Class::Permanent {
+            return away(error);
+        }
+        // The database is there and does not take this one, because of a byte that its text can't hold,
+        // say. The broker's dead letters take anything, and the sweeper tries again later.
+        self.last_resort.bury(case).await
+    }
+
+    async fn put_off(&self, case: &Case<'_>, delay: Duration) -> Moved {
+        if !case.hand.is_parked() {
+            return self.park(case, &wait_of(case, delay)).await.unwrap_or_else(away);
+        }
+        match self.release(case.hand.claim(), delay).await {
+            Ok(true) => Moved::Settled,
+            Ok(false) => Moved::Stale,
+            Err(error) => Moved::Away(chain(&error)),
+        }
+    }
+
+    async fn follow(&self, case: &Case<'_>, _delay: Duration) -> Followed {
+        self.line_up(case).await.unwrap_or_else(|error| Followed::Moved(away(error)))
+    }
+}
