@@ -7,9 +7,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{QUEUE, Script, Step, done, order, policy, shop, spawn, until};
+use common::{QUEUE, Running, Script, Shop, Step, done, order, policy, shop, spawn, until};
 use mamparo_call::clock;
-use mamparo_messaging::{Answer, METRICS, Relay, RelayOptions, dlq, event};
+use mamparo_core::message::topology::WaitingRoom;
+use mamparo_messaging::{Answer, METRICS, QueuePolicy, Relay, RelayOptions, dlq, event};
 use mamparo_store::outbox;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,17 @@ async fn lose_a_publisher(prometheus: &PrometheusHandle) {
     proxy.cut();
     until("cut", async || prometheus.render().contains("mamparo_publisher_losses_total")).await;
     drop(rabbit);
+}
+
+/// A second consumer, whose messages wait in the database.
+async fn parks(shop: &Shop, script: &Script) -> Running {
+    let policy = QueuePolicy {
+        waiting_room: WaitingRoom::Parked,
+        ..QueuePolicy::new("orders.parked", "team-orders")
+    };
+    let running = shop.consume(policy, script);
+    running.handle.wait_for(|health| health.subscribed).await;
+    running
 }
 
 #[tokio::test]
@@ -41,6 +53,7 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     });
     let running = shop.consume(policy(), &script);
     running.handle.wait_for(|health| health.subscribed).await;
+    let parking = parks(&shop, &script).await;
     let twice = order("order.created", "o-1");
     for message in [&twice, &twice, &order("order.poison", "o-2"), &order("order.slow", "o-3")] {
         shop.publish(message).await;
@@ -73,6 +86,7 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     cancel.cancel();
     relay.await.unwrap();
     running.stop().await;
+    parking.stop().await;
 
     let text = prometheus.render();
     let names: BTreeSet<&str> = text

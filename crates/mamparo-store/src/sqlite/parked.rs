@@ -5,7 +5,6 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
 use super::queue::message_of;
-use super::rows_to_json;
 use crate::backend::ParkedRows;
 use crate::columns::{count_of, headers_to_json, time_of};
 use crate::parked::{Claimed, Entry, Failure, ParkedRow, Wait};
@@ -171,7 +170,8 @@ impl ParkedRows for Sqlite {
         )
         .bind(until.unix_millis())
         .bind(owner)
-        .bind(rows_to_json(rows)?)
+        // A JSON array: one prepared statement for any number of rows.
+        .bind(serde_json::Value::from(rows).to_string())
         .execute(conn)
         .await
         .map(|done| done.rows_affected())
