@@ -8,10 +8,10 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::rng::{Rng as _, SeededRng};
 use mamparo_core::time::Moment;
-use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{AnyBroker, Broker as _, dlq};
 use mamparo_store::{Store, outbox};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::SoakError;
 use crate::books::Books;
@@ -103,9 +103,8 @@ pub async fn fight<DB: Books>(
     let mut engines = Engines::start(pair, folder).await?;
     let store = DB::open(engines.store()).await?;
     let broker = AnyBroker::open(engines.broker()).await?;
-    for queue in [ORDERED, SHARED] {
-        broker.declare(&roles::policy(queue, RUN)).await?;
-    }
+    broker.declare(&roles::policy(ORDERED, RUN, true)).await?;
+    broker.declare(&roles::policy(SHARED, RUN, false)).await?;
     let each = rules.messages.div_ceil(KEYS);
     let total = u64::from(each) * u64::from(KEYS);
     let mut actors = cast(&engines, each, folder)?;
@@ -168,11 +167,12 @@ fn cast(engines: &Engines, each: u32, folder: &Path) -> Result<Vec<Actor>, SoakE
     let write = format!("write --run {RUN} --from 0 --keys {KEYS} --each {each}");
     let relay = format!("relay --lease-ms {LEASE_MS}");
     let consume = |queue: &str| format!("consume --queue {queue} --run {RUN}");
+    let strict = format!("{} --strict", consume(ORDERED));
     Ok(vec![
         child("writer", &write)?,
         child("relay-1", &relay)?,
         child("relay-2", &relay)?,
-        child("ordered", &consume(ORDERED))?,
+        child("ordered", &strict)?,
         child("shared-1", &consume(SHARED))?,
         child("shared-2", &consume(SHARED))?,
     ])
@@ -303,9 +303,12 @@ async fn settle<DB: Books>(
 async fn replay(broker: &AnyBroker) -> Result<u64, SoakError> {
     let mut put_back = 0;
     for queue in [ORDERED, SHARED] {
-        let all = Filter { max: u32::MAX, ..Filter::default() };
-        let selected = dlq::select(broker, queue, &all).await?;
-        let outcome = dlq::replay(broker, &selected, "soak", "the outage is over").await?;
+        let all = dlq::Choice { max: u32::MAX, ..dlq::Choice::default() };
+        let mut selected = dlq::select(broker, queue, &all).await?;
+        let task = dlq::Task::new(dlq::Verb::Replay, "soak", "the outage is over");
+        let never = CancellationToken::new();
+        let outcome = dlq::carry_out(&mut selected, &task, None, &never, |_| ()).await?;
+        selected.close().await?;
         put_back += outcome.done.len() as u64;
     }
     Ok(put_back)

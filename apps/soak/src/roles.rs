@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mamparo_call::clock;
-use mamparo_core::message::topology::QueuePolicy;
+use mamparo_core::message::topology::{Order, QueuePolicy, WaitingRoom};
 use mamparo_messaging::{
     Answer, AnyBroker, Consumer, Handler, Message, Relay, RelayOptions, event,
 };
@@ -56,13 +56,22 @@ pub enum Role {
         /// Names the run.
         #[arg(long)]
         run: String,
+        /// Order per key holds whatever dies.
+        #[arg(long)]
+        strict: bool,
     },
 }
 
-/// The queue's rules: attempts wait for a second, so that a soak of minutes sees many of them.
+/// The queue's rules: attempts wait for a second, so that a soak of minutes sees many of them. With
+/// `strict` the order per key holds over deaths, too: what waits for another attempt does so in the
+/// database, with everything of its key behind it.
 #[must_use]
-pub fn policy(queue: &str, run: &str) -> QueuePolicy {
+pub fn policy(queue: &str, run: &str, strict: bool) -> QueuePolicy {
     let mut policy = QueuePolicy::new(queue, "soak").bind(kind(run));
+    if strict {
+        policy.order = Order::Strict;
+        policy.waiting_room = WaitingRoom::Parked;
+    }
     policy.retry_delay = Duration::from_secs(1);
     policy.attempts = 20;
     policy
@@ -97,10 +106,10 @@ pub async fn play<DB: Books>(role: Role, store: &str, broker: &str) -> Result<()
                 let options = RelayOptions { lease, ..RelayOptions::default() };
                 Relay::new(store.background(), broker, options).run(stop.clone()).await;
             }
-            Role::Consume { queue, run } => {
+            Role::Consume { queue, run, strict } => {
                 let broker = AnyBroker::open(broker).await?;
                 let handler = Apply { queue: queue.clone() };
-                let policy = policy(&queue, &run);
+                let policy = policy(&queue, &run, strict);
                 Consumer::new(broker, store.background(), policy, handler).run(stop.clone()).await;
             }
         }

@@ -110,7 +110,7 @@ async fn one<DB: Books>(
 ) -> Result<bool, SoakError> {
     let (store, broker) =
         (DB::open(engines.store()).await?, AnyBroker::open(engines.broker()).await?);
-    let policy = roles::policy(run, run);
+    let policy = roles::policy(run, run, true);
     broker.declare(&policy).await?;
     let watched = match line {
         Line::Store => (wire.url(), engines.broker()),
@@ -124,7 +124,7 @@ async fn one<DB: Books>(
     };
     let write = format!("write --run {run} --from 0 --keys {KEYS} --each {EACH}");
     let relay = format!("relay --lease-ms {LEASE_MS}");
-    let consume = format!("consume --queue {run} --run {run}");
+    let consume = format!("consume --queue {run} --run {run} --strict");
     let parts = [
         ("writer", write, Victim::Writer),
         ("relay", relay, Victim::Relay),

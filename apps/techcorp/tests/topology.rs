@@ -17,7 +17,11 @@ async fn lesson_t04_a_changed_delay_ends_the_start_with_the_difference_and_the_w
     let dir = tempfile::tempdir().unwrap();
     let text = default_policy("notifications").unwrap();
     let text = text
-        .replacen("retry_delay = \"30s\"", &format!("retry_delay = \"10s\"\nversion = {version}"), 1)
+        .replacen(
+            "retry_delay = \"30s\"",
+            &format!("retry_delay = \"10s\"\nversion = {version}"),
+            1,
+        )
         .replacen("sqlite:broker.db", &amqp_url(), 1)
         .replacen("127.0.0.1:8087", "127.0.0.1:0", 1);
     std::fs::write(dir.path().join("notifications.toml"), text).unwrap();
