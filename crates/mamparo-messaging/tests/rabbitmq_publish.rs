@@ -256,3 +256,42 @@ async fn messages_c09_a_connection_without_signs_of_life_is_given_up() {
     within(subscription.close()).await.unwrap();
     clear(&policy).await;
 }
+
+#[tokio::test]
+async fn what_was_acknowledged_just_before_the_close_is_gone_and_the_rest_comes_in_order() {
+    let (broker, policy) = broker(hasty()).await;
+    let messages: Vec<Message> =
+        (0..1_000).map(|n| order("order.created", &n.to_string())).collect();
+    let publishes = messages.iter().map(|message| broker.publish("", &policy.queue, message));
+    assert!(within(join_all(publishes)).await.iter().all(|one| *one == Confirm::Confirmed));
+    let subscription = broker.consume(&policy.queue, 1_000).await.unwrap();
+    let mut taken = Vec::new();
+    while taken.len() < messages.len() {
+        within(subscription.ready()).await;
+        taken.extend(subscription.take(1_000).await.unwrap());
+    }
+    // Every other one, so that none can be sent together with its neighbour.
+    for delivery in taken.iter().skip(1).step_by(2) {
+        subscription.ack(delivery.receipt).await.unwrap();
+    }
+    assert_eq!(within(subscription.close()).await.unwrap(), 500);
+    // What comes back comes before this one.
+    let last = order("order.created", "last");
+    assert_eq!(broker.publish("", &policy.queue, &last).await, Confirm::Confirmed);
+    let subscription = broker.consume(&policy.queue, 2_000).await.unwrap();
+    let mut ids = Vec::new();
+    while ids.last() != Some(&last.id) {
+        ids.push(amqp::next(&subscription).await.message.id);
+    }
+    let expected: Vec<String> = taken
+        .iter()
+        .step_by(2)
+        .map(|one| &one.message)
+        .chain([&last])
+        .map(|m| m.id.clone())
+        .collect();
+    assert_eq!(ids.len(), expected.len(), "some came again");
+    assert!(ids == expected, "they came back in another order");
+    within(subscription.close()).await.unwrap();
+    clear(&policy).await;
+}
