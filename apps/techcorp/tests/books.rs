@@ -4,8 +4,12 @@
 
 mod common;
 
+#[path = "books/ground.rs"]
+mod ground;
 #[path = "books/order_saga.rs"]
 mod order_saga;
+#[path = "books/races.rs"]
+mod races;
 #[path = "books/reconciliation.rs"]
 mod reconciliation;
 #[path = "books/verdict_can_fail.rs"]

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod common;
+#[path = "process/servers.rs"]
+mod servers;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -80,6 +82,24 @@ fn who_asks_for_what_there_is_not_is_told_what_there_is() {
         (&["demo", "--scenario", "nosuch"], "nosuch", "there are: calm"),
         (&["demo", "--for", "5s"], "5s", "10s to 1h"),
         (&["demo", "--rate", "0"], "0", "1..=200"),
+        (&["demo", "--store", "mysql://h/shop"], "mysql://h/shop", "postgres://"),
+        (&["demo", "--store", "sqlite:shop.db"], "sqlite:shop.db", "postgres://HOST/DATABASE"),
+        (&["all", "--store", "postgres://h/t?options[search_path]=a"], "postgres://h/t", "leave"),
+        (&["demo", "--broker", "sqlite:b.db"], "--broker", "hint: without --broker"),
+        (&["all", "--broker", "kafka://h"], "kafka://h", "amqp://"),
+        (&["demo", "--scenario", "database-restart"], "SQLite has no server", "--store-restart"),
+        (
+            &["demo", "--scenario", "database-restart", "--store", "postgres://h/t"],
+            "your command",
+            "cargo xtask demo",
+        ),
+        (
+            &["demo", "--scenario", "broker-down", "--broker", "amqp://h"],
+            "your commands",
+            "--broker-stop and --broker-start",
+        ),
+        (&["demo", "--broker-stop", "x"], "--broker-start", "--broker"),
+        (&["demo", "--store-restart", "x"], "--store", "Usage"),
     ] {
         let output = techcorp(dir.path(), words);
         let said = stderr(&output);
@@ -104,6 +124,8 @@ async fn rises(shop: &Visitor, query: &'static str, by: u64) {
     until(query, async || (shop.count(query).await >= before + by).then_some(())).await;
 }
 
+const MID_CHARGE: &str = "SELECT COUNT(*) FROM psp.keys k JOIN payments.charges c
+     ON c.order_id = k.order_id WHERE k.status = 'CHARGED' AND c.state = 'STARTED'";
 const ACCEPTED: &str = "SELECT COUNT(*) FROM orders.orders";
 const LEASED_BY_ORDERS: &str = "SELECT
     (SELECT COUNT(*) FROM broker.mamparo_messages
@@ -182,8 +204,6 @@ fn seed() -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn payments_killed_eight_times_under_load_charge_everybody_once() {
-    const MID_CHARGE: &str = "SELECT COUNT(*) FROM psp.keys k JOIN payments.charges c
-         ON c.order_id = k.order_id WHERE k.status = 'CHARGED' AND c.state = 'STARTED'";
     let mut rng = SeededRng::new(seed());
     let mut shop = Shop::open(&PLAIN, &["payments"]).await;
     shop.staff.sky("psp", Sky::Late(Duration::from_millis(150))).await.unwrap();

@@ -19,8 +19,8 @@ pub struct Look {
     pub orders: ByState,
     /// Breakers that are there.
     pub breakers: Breakers,
-    /// Queues that hold something.
-    pub depths: Vec<(String, u64)>,
+    /// Queues that hold something; `None` while the broker does not tell.
+    pub depths: Option<Vec<(String, u64)>>,
     /// Requests answered in the last seconds.
     pub requests: usize,
     /// Of those, refusals with 503.
@@ -55,8 +55,9 @@ impl Look {
         if !open.is_empty() {
             let _ = write!(line, " | {}", open.join(", "));
         }
-        if !self.depths.is_empty() {
-            let _ = write!(line, " | {}", self.queues().join(", "));
+        let queues = self.queues();
+        if !queues.is_empty() {
+            let _ = write!(line, " | {}", queues.join(", "));
         }
         line
     }
@@ -119,7 +120,8 @@ impl Look {
     }
 
     fn queues(&self) -> Vec<String> {
-        self.depths.iter().map(|(queue, depth)| format!("{queue} {depth}")).collect()
+        let Some(depths) = &self.depths else { return vec!["broker away".to_owned()] };
+        depths.iter().map(|(queue, depth)| format!("{queue} {depth}")).collect()
     }
 }
 
@@ -163,7 +165,7 @@ mod tests {
                 (("bff".to_owned(), "catalog".to_owned()), 0),
             ]
             .into(),
-            depths: vec![("orders.saga".to_owned(), 4)],
+            depths: Some(vec![("orders.saga".to_owned(), 4)]),
             requests: 88,
             refused: 40,
             p50: Duration::from_micros(2_300),
@@ -178,6 +180,8 @@ mod tests {
         assert!(!line.contains("bff→catalog"), "a closed circuit is no news: {line}");
         assert!(line.contains("p50 2.3 ms p99 740 ms"), "{line}");
         assert!(line.contains("orders.saga 4"), "{line}");
+        let away = Look { depths: None, ..look() }.line();
+        assert!(away.ends_with("| broker away"), "{away}");
     }
 
     #[test]

@@ -5,10 +5,13 @@ use std::time::Duration;
 use mamparo::core::saga::order::{OrderEvent, OrderState, Then};
 use mamparo::core::time::WallTime;
 use mamparo::messaging::{Answer, Handler, Message};
-use mamparo::store::SqliteStore;
+use mamparo::store::Store;
+use techcorp::db::query;
 use techcorp::events::Line;
 use techcorp::services::orders::rows::{self, OrderRow, SCHEMA};
 use techcorp::services::orders::saga::{Applied, Deadlines, OrderSaga, apply};
+
+use super::ground::{Fresh, Ground, on_both};
 
 use OrderEvent::{
     DeadlinePassed, PaymentConfirmed, PaymentRefunded, PaymentRejected, StockRejected,
@@ -73,25 +76,27 @@ fn order() -> OrderRow {
 }
 
 /// A database with one order in `state`.
-async fn with_order(state: OrderState) -> SqliteStore {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
-    store.apply(SCHEMA).await.unwrap();
+async fn with_order<DB: Fresh>(ground: &mut Ground, state: OrderState) -> Store<DB> {
+    let store = DB::fresh(ground, SCHEMA).await;
     let mut tx = store.begin().await.unwrap();
     let due = deadlines().due(Pending, NOW);
     rows::insert(&mut tx, &order(), due).await.unwrap();
     let (final_, reason) = (state.is_final(), (state == Cancelled).then_some("PAYMENT_TIMEOUT"));
-    sqlx::query("UPDATE orders SET state = ?, reason = ?, deadline_ms = IIF(?, NULL, deadline_ms)")
-        .bind(state.name())
-        .bind(reason)
-        .bind(final_)
-        .execute(&mut *tx)
-        .await
-        .unwrap();
+    query(
+        "UPDATE orders SET state = $1, reason = $2,
+                           deadline_ms = CASE WHEN $3 = 1 THEN NULL ELSE deadline_ms END",
+    )
+    .bind(state.name())
+    .bind(reason)
+    .bind(final_)
+    .run(&mut tx)
+    .await
+    .unwrap();
     store.commit(tx).await.unwrap();
     store
 }
 
-async fn tell(store: &SqliteStore, event: OrderEvent) -> Applied {
+async fn tell<DB: Fresh>(store: &Store<DB>, event: OrderEvent) -> Applied {
     let mut tx = store.begin().await.unwrap();
     let applied = apply(&mut tx, ID, event, &deadlines(), NOW).await.unwrap();
     store.commit(tx).await.unwrap();
@@ -109,23 +114,30 @@ struct Stands {
     refunded: i64,
 }
 
-async fn stands(store: &SqliteStore) -> Stands {
-    let query = "SELECT state, version, reason, deadline_ms, released, refunded FROM orders";
-    sqlx::query_as(query).fetch_one(store.reader()).await.unwrap()
+async fn stands<DB: Fresh>(store: &Store<DB>) -> Stands {
+    let all = "SELECT state, version, reason, deadline_ms, released, refunded FROM orders";
+    query(all).first(store).await.unwrap().unwrap()
 }
 
-async fn emitted(store: &SqliteStore) -> Vec<(String, String)> {
-    let query = "SELECT kind, key FROM mamparo_outbox ORDER BY seq";
-    sqlx::query_as(query).fetch_all(store.reader()).await.unwrap()
+async fn emitted<DB: Fresh>(store: &Store<DB>) -> Vec<(String, String)> {
+    let all = "SELECT kind, key FROM mamparo_outbox ORDER BY seq";
+    query(all).all(store).await.unwrap()
 }
 
-async fn history(store: &SqliteStore) -> Vec<(String, String)> {
-    let query = "SELECT event, state FROM order_history WHERE event <> 'created' ORDER BY id";
-    sqlx::query_as(query).fetch_all(store.reader()).await.unwrap()
+async fn history<DB: Fresh>(store: &Store<DB>) -> Vec<(String, String)> {
+    let all = "SELECT event, state FROM order_history WHERE event <> 'created' ORDER BY id";
+    query(all).all(store).await.unwrap()
 }
 
-#[tokio::test]
-async fn every_rule_is_carried_out_in_the_database() {
+on_both!(
+    every_rule_is_carried_out_in_the_database,
+    an_event_that_comes_twice_changes_nothing_but_the_history,
+    who_read_an_older_version_moves_nothing,
+    an_order_that_moved_in_between_is_a_race_and_leaves_no_trace,
+);
+
+async fn every_rule_is_carried_out_in_the_database<DB: Fresh>() {
+    let mut ground = Ground::default();
     for state in OrderState::ALL {
         for event in OrderEvent::ALL {
             let rows = EXPECTED.iter().filter(|row| (row.0, row.1) == (state, event));
@@ -134,7 +146,7 @@ async fn every_rule_is_carried_out_in_the_database() {
     }
     for (from, event, to, said) in EXPECTED {
         let what = format!("{event:?} in {from:?}");
-        let store = with_order(from).await;
+        let store = with_order::<DB>(&mut ground, from).await;
         let before = stands(&store).await;
         let Applied::By(then) = tell(&store, event).await else { panic!("{what}: raced") };
         let after = stands(&store).await;
@@ -170,11 +182,11 @@ async fn every_rule_is_carried_out_in_the_database() {
     }
 }
 
-#[tokio::test]
-async fn an_event_that_comes_twice_changes_nothing_but_the_history() {
+async fn an_event_that_comes_twice_changes_nothing_but_the_history<DB: Fresh>() {
+    let mut ground = Ground::default();
     for (from, event, to, _) in EXPECTED {
         let what = format!("{event:?} in {from:?}");
-        let store = with_order(from).await;
+        let store = with_order::<DB>(&mut ground, from).await;
         tell(&store, event).await;
         let (once, said) = (stands(&store).await, emitted(&store).await);
         let Applied::By(again) = tell(&store, event).await else { panic!("{what}: raced") };
@@ -190,9 +202,9 @@ async fn an_event_that_comes_twice_changes_nothing_but_the_history() {
     }
 }
 
-#[tokio::test]
-async fn who_read_an_older_version_moves_nothing() {
-    let store = with_order(Pending).await;
+async fn who_read_an_older_version_moves_nothing<DB: Fresh>() {
+    let mut ground = Ground::default();
+    let store = with_order::<DB>(&mut ground, Pending).await;
     let mut tx = store.begin().await.unwrap();
     let read = rows::hold(&mut tx, ID).await.unwrap().unwrap();
     assert!(rows::advance(&mut tx, &read, Reserved, None, None, NOW).await.unwrap());
@@ -206,14 +218,11 @@ async fn who_read_an_older_version_moves_nothing() {
     );
 }
 
-#[tokio::test]
-async fn an_order_that_moved_in_between_is_a_race_and_leaves_no_trace() {
-    let store = with_order(Pending).await;
+async fn an_order_that_moved_in_between_is_a_race_and_leaves_no_trace<DB: Fresh>() {
+    let mut ground = Ground::default();
+    let store = with_order::<DB>(&mut ground, Pending).await;
     // The database refuses the compare-and-set as it would after somebody else's.
-    store
-        .apply("CREATE TRIGGER race BEFORE UPDATE ON orders BEGIN SELECT RAISE(IGNORE); END")
-        .await
-        .unwrap();
+    store.apply(DB::RACE).await.unwrap();
     assert_eq!(tell(&store, StockReserved).await, Applied::Raced);
     assert!(emitted(&store).await.is_empty());
     assert!(history(&store).await.is_empty());
@@ -228,7 +237,7 @@ async fn an_order_that_moved_in_between_is_a_race_and_leaves_no_trace() {
         headers: Default::default(),
         body: br#"{"orderId": "o-1"}"#.to_vec(),
     };
-    let facts = Handler::<sqlx::Sqlite>::prepare(&saga, &message).await.unwrap();
+    let facts = Handler::<DB>::prepare(&saga, &message).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     let answer = saga.apply(&message, facts, &mut tx).await;
     assert!(

@@ -8,7 +8,8 @@ use mamparo::call::{Dependency, clock};
 use mamparo::core::saga::order::OrderState;
 use mamparo::core::saga::reconcile::Reconciliation;
 use mamparo::http::HttpClient;
-use mamparo::store::SqliteStore;
+use mamparo::store::{SqliteStore, Store, outbox};
+use techcorp::db::query;
 use techcorp::events::{Line, OrderCreated};
 use techcorp::services::inventory::jobs::{Found, Reconciler};
 use techcorp::services::inventory::{rows as stock, saga};
@@ -16,6 +17,8 @@ use techcorp::services::orders::http::{Orders, router};
 use techcorp::services::orders::rows as orders;
 use techcorp::services::orders::saga::Deadlines;
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::ground::{Fresh, Ground, on_both};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -64,9 +67,8 @@ async fn orders_with(known: &[(&str, OrderState)]) -> (String, impl Sized) {
 }
 
 /// An inventory that has held goods for these orders since `age` ago.
-async fn inventory_with(held: &[(&str, Duration)]) -> SqliteStore {
-    let store = SqliteStore::open("sqlite::memory:").await.unwrap();
-    store.apply(stock::SCHEMA).await.unwrap();
+async fn inventory_with<DB: Fresh>(ground: &mut Ground, held: &[(&str, Duration)]) -> Store<DB> {
+    let store = DB::fresh(ground, stock::SCHEMA).await;
     let mut tx = store.begin().await.unwrap();
     stock::seed(&mut tx, "p-1", 1_000).await.unwrap();
     for (id, age) in held {
@@ -84,18 +86,20 @@ async fn inventory_with(held: &[(&str, Duration)]) -> SqliteStore {
     store
 }
 
-async fn active(store: &SqliteStore) -> Vec<String> {
-    let query = "SELECT order_id FROM reservations WHERE state = 'ACTIVE' ORDER BY order_id";
-    sqlx::query_scalar(query).fetch_all(store.reader()).await.unwrap()
+async fn active<DB: Fresh>(store: &Store<DB>) -> Vec<String> {
+    let all = "SELECT order_id FROM reservations WHERE state = 'ACTIVE' ORDER BY order_id";
+    let found: Vec<(String,)> = query(all).all(store).await.unwrap();
+    found.into_iter().map(|(id,)| id).collect()
 }
 
-async fn released(store: &SqliteStore) -> Vec<(String, String)> {
-    let query = "SELECT order_id, reason FROM reservations WHERE state = 'RELEASED' ORDER BY 1";
-    sqlx::query_as(query).fetch_all(store.reader()).await.unwrap()
+async fn released<DB: Fresh>(store: &Store<DB>) -> Vec<(String, String)> {
+    let all = "SELECT order_id, reason FROM reservations WHERE state = 'RELEASED' ORDER BY 1";
+    query(all).all(store).await.unwrap()
 }
 
-async fn reserved(store: &SqliteStore) -> i64 {
-    sqlx::query_scalar("SELECT reserved FROM stock").fetch_one(store.reader()).await.unwrap()
+async fn reserved<DB: Fresh>(store: &Store<DB>) -> i64 {
+    let (reserved,) = query("SELECT reserved FROM stock").first(store).await.unwrap().unwrap();
+    reserved
 }
 
 /// What is logged on this thread while it lives.
@@ -133,12 +137,19 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-fn reconciler(store: &SqliteStore, url: &str) -> Reconciler<sqlx::Sqlite> {
+fn reconciler<DB: Fresh>(store: &Store<DB>, url: &str) -> Reconciler<DB> {
     Reconciler { store: store.clone(), orders: client(url), plan: Reconciliation::default() }
 }
 
-#[tokio::test]
-async fn goods_of_cancelled_and_unknown_orders_are_released_and_logged_and_no_others() {
+on_both!(
+    goods_of_cancelled_and_unknown_orders_are_released_and_logged_and_no_others,
+    without_an_answer_of_orders_nothing_is_released,
+    orders_that_have_lost_their_memory_do_not_empty_the_warehouse,
+    expired_reservations_are_released_once,
+);
+
+async fn goods_of_cancelled_and_unknown_orders_are_released_and_logged_and_no_others<DB: Fresh>() {
+    let mut ground = Ground::default();
     let log = Log::default();
     let _listening = log.listen();
     let known = [
@@ -157,7 +168,7 @@ async fn goods_of_cancelled_and_unknown_orders_are_released_and_logged_and_no_ot
         ("young-cancelled", young),
         ("young-unknown", young),
     ];
-    let store = inventory_with(&held).await;
+    let store = inventory_with::<DB>(&mut ground, &held).await;
     assert_eq!(reserved(&store).await, 12);
 
     let found = reconciler(&store, &url).run().await.unwrap();
@@ -172,35 +183,33 @@ async fn goods_of_cancelled_and_unknown_orders_are_released_and_logged_and_no_ot
     assert!(log.has("ERROR", &["discrepancy: reported", "pending"]));
     assert!(!log.has("ERROR", &["confirmed"]));
     // Others hear of it, and a second run finds nothing more to release.
-    let said: Vec<String> = sqlx::query_scalar(
-        "SELECT key FROM mamparo_outbox WHERE kind = 'stock.released' ORDER BY key",
-    )
-    .fetch_all(store.reader())
-    .await
-    .unwrap();
+    let mut said = outbox::list(&store, 100).await.unwrap();
+    said.retain(|listed| listed.event.kind == "stock.released");
+    let mut said: Vec<&str> = said.iter().map(|listed| listed.event.key.as_str()).collect();
+    said.sort_unstable();
     assert_eq!(said, ["cancelled", "unknown"]);
     let found = reconciler(&store, &url).run().await.unwrap();
     assert_eq!(found, Found { looked: 2, released: 0, reported: 1 });
 }
 
-#[tokio::test]
-async fn without_an_answer_of_orders_nothing_is_released() {
+async fn without_an_answer_of_orders_nothing_is_released<DB: Fresh>() {
+    let mut ground = Ground::default();
     let log = Log::default();
     let _listening = log.listen();
-    let store = inventory_with(&[("cancelled", HOUR), ("unknown", HOUR)]).await;
+    let store = inventory_with::<DB>(&mut ground, &[("cancelled", HOUR), ("unknown", HOUR)]).await;
     let found = reconciler(&store, "http://127.0.0.1:9").run().await.unwrap();
     assert_eq!(found, Found { looked: 2, released: 0, reported: 0 });
     assert_eq!(active(&store).await, ["cancelled", "unknown"]);
     assert!(log.has("WARN", &["no answer from orders"]));
 }
 
-#[tokio::test]
-async fn orders_that_have_lost_their_memory_do_not_empty_the_warehouse() {
+async fn orders_that_have_lost_their_memory_do_not_empty_the_warehouse<DB: Fresh>() {
+    let mut ground = Ground::default();
     let log = Log::default();
     let _listening = log.listen();
     let ids: Vec<String> = (10..22).map(|n| format!("o-{n}")).collect();
     let held: Vec<(&str, Duration)> = ids.iter().map(|id| (id.as_str(), HOUR)).collect();
-    let store = inventory_with(&held).await;
+    let store = inventory_with::<DB>(&mut ground, &held).await;
     let (url, _server) = orders_with(&[]).await;
     let found = reconciler(&store, &url).run().await.unwrap();
     assert_eq!(found, Found { looked: 12, released: 0, reported: 12 });
@@ -208,9 +217,9 @@ async fn orders_that_have_lost_their_memory_do_not_empty_the_warehouse() {
     assert!(log.has("ERROR", &["lost their memory"]));
 }
 
-#[tokio::test]
-async fn expired_reservations_are_released_once() {
-    let store = inventory_with(&[("old", 20 * HOUR), ("new", HOUR)]).await;
+async fn expired_reservations_are_released_once<DB: Fresh>() {
+    let mut ground = Ground::default();
+    let store = inventory_with::<DB>(&mut ground, &[("old", 20 * HOUR), ("new", HOUR)]).await;
     assert_eq!(techcorp::services::inventory::jobs::expire(&store, 100).await.unwrap(), 1);
     assert_eq!(techcorp::services::inventory::jobs::expire(&store, 100).await.unwrap(), 0);
     assert_eq!(released(&store).await, [("old".to_owned(), "EXPIRED".to_owned())]);
