@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mamparo::messaging::broker::{Filter, Subscription as _};
+use mamparo::messaging::letters::{Letters as _, Place};
 use mamparo::messaging::{AnyBroker, Broker, QueuePolicy};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -188,37 +188,14 @@ impl Books {
     /// # Errors
     /// What the broker said.
     pub async fn dead_letters(&self) -> Result<Vec<(String, String)>, DemoError> {
-        let filter = Filter { max: LETTERS_MAX, ..Filter::default() };
-        let mut letters = Vec::new();
+        let mut dead = Vec::new();
         for policy in &self.queues {
-            let dlq = policy.dlq();
-            let ids = match &self.broker {
-                AnyBroker::Embedded(broker) => {
-                    let found = broker.browse(&dlq, &filter).await?;
-                    found.into_iter().map(|letter| letter.message.id).collect()
-                }
-                AnyBroker::RabbitMq(_) => self.held(&dlq).await?,
-            };
-            letters.extend(ids.into_iter().map(|id| (dlq.clone(), id)));
+            let mut letters = self.broker.letters(&policy.queue, Place::Dead).await?;
+            let found = letters.fetch(LETTERS_MAX).await?;
+            letters.close().await?;
+            dead.extend(found.into_iter().map(|letter| (policy.dlq(), letter.message.id)));
         }
-        Ok(letters)
-    }
-
-    /// The ids of what lies in `queue`, by taking it in hand and giving all of it back.
-    async fn held(&self, queue: &str) -> Result<Vec<String>, DemoError> {
-        let depth = self.broker.depth(queue).await?;
-        let mut ids = Vec::new();
-        if depth == 0 {
-            return Ok(ids);
-        }
-        let hand = self.broker.consume(queue, LETTERS_MAX).await?;
-        while (ids.len() as u64) < depth {
-            hand.ready().await;
-            let taken = hand.take(LETTERS_MAX).await?;
-            ids.extend(taken.into_iter().map(|letter| letter.message.id));
-        }
-        hand.close().await?;
-        Ok(ids)
+        Ok(dead)
     }
 
     /// Counts the orders by state.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use mamparo::messaging::broker::Subscription as _;
+use mamparo::messaging::letters::{Letters as _, Order, Place};
 use mamparo::messaging::{AnyBroker, Broker, MessagingError, QueuePolicy};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
@@ -13,7 +13,7 @@ use super::engines::Engines;
 use crate::db;
 use crate::shop::SERVICES;
 
-/// Letters that are taken at once.
+/// Letters that are removed at once.
 const BATCH: u32 = 100;
 
 /// A verdict counts everything that it finds, so nobody else's books may be there.
@@ -57,7 +57,7 @@ pub(super) async fn clear(engines: &Engines) -> Result<(), DemoError> {
     }
     if let Some(address) = &engines.broker {
         let broker = AnyBroker::open_existing(address).await?;
-        while let Some((queue, _)) = full(&broker).await? {
+        for queue in queues()? {
             empty(&broker, &queue).await?;
         }
         broker.close().await;
@@ -89,14 +89,16 @@ fn names(queues: &[QueuePolicy], broker: &AnyBroker) -> Vec<String> {
     topologies.flat_map(|topology| topology.queues).map(|queue| queue.name).collect()
 }
 
-async fn empty(broker: &AnyBroker, queue: &str) -> Result<(), DemoError> {
-    let letters = broker.consume(queue, BATCH).await?;
-    while broker.depth(queue).await? > 0 {
-        letters.ready().await;
-        for letter in letters.take(BATCH).await? {
-            letters.ack(letter.receipt).await?;
+/// Removes the dead letters of a queue.
+async fn empty(broker: &AnyBroker, queue: &QueuePolicy) -> Result<(), DemoError> {
+    let mut letters = broker.letters(&queue.queue, Place::Dead).await?;
+    loop {
+        let found = letters.fetch(BATCH).await?;
+        if found.is_empty() {
+            return Ok(letters.close().await?);
         }
+        let gone = |letter| Order { letter, copy: None, archive: None };
+        let orders: Vec<Order<'_>> = found.iter().map(gone).collect();
+        letters.settle(&orders).await?;
     }
-    letters.close().await?;
-    Ok(())
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use mamparo::call::clock;
-use mamparo::core::message::topology;
 use mamparo::core::saga::order::OrderEvent;
 use mamparo::core::saga::watchdog::{Suspect, Verdict, Watchdog};
 use mamparo::core::time::WallTime;
-use mamparo::messaging::broker::Filter;
+use mamparo::messaging::letters::{Letters as _, Place};
 use mamparo::messaging::{AnyBroker, Broker};
 use mamparo::store::Store;
 
@@ -65,10 +64,14 @@ impl<DB: ShopDb> OrderWatch<DB> {
     /// The orders that have a message among our dead letters. What it says (a payment, perhaps) is
     /// for people to find out. A reservation still runs out meanwhile, and that ends its order.
     async fn failed(&self) -> Result<BTreeSet<String>, HandlerError> {
-        let filter = Filter { max: LETTERS_MAX, ..Filter::default() };
-        let letters = self.broker.browse(&topology::dlq(QUEUE), &filter).await;
-        let letters = letters.map_err(HandlerError::Broker)?;
-        Ok(letters.into_iter().map(|letter| letter.message.key).collect())
+        let found = async {
+            let mut letters = self.broker.letters(QUEUE, Place::Dead).await?;
+            let found = letters.fetch(LETTERS_MAX).await?;
+            letters.close().await?;
+            Ok(found)
+        };
+        let found = found.await.map_err(HandlerError::Broker)?;
+        Ok(found.into_iter().map(|letter| letter.message.key).collect())
     }
 
     async fn try_expire(&self, id: &str) -> bool {
