@@ -154,7 +154,8 @@ async fn messages_c16_connections_cut_under_work_lose_nothing_and_double_nothing
     }
     until("all are applied", async || stage.effects().await.len() >= sent.len()).await;
     let mut effects = stage.effects().await;
-    (effects.sort(), sent.sort());
+    effects.sort();
+    sent.sort();
     assert_eq!(effects, sent, "each exactly once");
     stage.end(running).await;
 }
