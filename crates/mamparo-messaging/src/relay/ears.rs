@@ -58,8 +58,6 @@ pub(super) async fn hear<DB: Backend>(session: &RelaySession<DB>, wakes: &Wakes)
         wakes.proven.store(false, Ordering::Relaxed);
         failures = failures.saturating_add(1);
         observe::listening(false, &why);
-        // What was committed meanwhile was not heard.
-        wakes.rows.notify_one();
         wait = LISTEN_BACKOFF.delay(failures, wait, &mut clock::entropy());
         clock::sleep_until(clock::now().plus(wait)).await;
     }
@@ -133,6 +131,8 @@ fn prove(wakes: &Wakes) {
     if !wakes.proven.swap(true, Ordering::Relaxed) {
         observe::listening(true, "commits of other processes are heard");
     }
+    // What was committed while nobody listened was not heard.
+    wakes.rows.notify_one();
 }
 
 /// Tells other processes' relays of this process's commits, for ever: outside the transactions that

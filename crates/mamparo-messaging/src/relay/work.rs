@@ -19,7 +19,7 @@ use mamparo_core::time::{Moment, WallTime};
 use mamparo_store::outbox::{
     Claimed, Confirmed, Held, OutboxStats, Parked, Recorded, RelaySession, Report, Tenure,
 };
-use mamparo_store::{Backend, OutboxSignal};
+use mamparo_store::{Backend, Clock, OutboxSignal};
 use tokio_util::sync::CancellationToken;
 
 use super::ears::Wakes;
@@ -47,14 +47,14 @@ const PROVEN_FACTOR: u32 = 5;
 const STORE_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(100), 2.0, Duration::from_secs(5));
 
-type Op = Pin<Box<dyn Future<Output = Done> + Send>>;
+type Op<DB> = Pin<Box<dyn Future<Output = Done<DB>> + Send>>;
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Flight> + Send>>>;
 
 /// What an operation on the store came back with.
-enum Done {
+enum Done<DB: Backend> {
     Looked { generation: u64, rows: Result<Vec<Claimed>, MessagingError> },
     Recorded { report: Report, changed: Result<Recorded, MessagingError> },
-    Beat { began: Moment, tenure: Result<Tenure, MessagingError> },
+    Beat { began: Moment, beat: Result<(Tenure, Clock<DB>), MessagingError> },
     Woken(Result<Option<WallTime>, MessagingError>),
     Gauged(Result<(OutboxStats, Option<Duration>), MessagingError>),
     Kept(Result<bool, MessagingError>),
@@ -98,13 +98,15 @@ pub(super) struct Work<'w, B, DB: Backend> {
     signal: OutboxSignal,
     wakes: &'w Wakes,
     window: Window<Job>,
+    /// The database's; known from the first heartbeat on.
+    clock: Option<Clock<DB>>,
     held: BTreeMap<u16, i64>,
     surplus: Vec<u16>,
     lease_ends: Moment,
     report: Report,
     /// Recorded while a look was under way: known until it is back.
     settled: Vec<i64>,
-    ops: FuturesUnordered<Op>,
+    ops: FuturesUnordered<Op<DB>>,
     flights: Flights,
     looking: bool,
     recording: bool,
@@ -141,6 +143,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             options,
             signal,
             wakes,
+            clock: None,
             held: BTreeMap::new(),
             surplus: Vec::new(),
             lease_ends: now,
@@ -241,12 +244,11 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
     /// A heartbeat, or what can wait for it.
     fn keep(&mut self, now: Moment) {
         let session = Arc::clone(&self.session);
-        let op: Op = if now >= self.due.beat {
-            let lease = self.options.lease;
+        let op: Op<DB> = if now >= self.due.beat {
+            let (lease, clock) = (self.options.lease, self.clock.clone());
             Box::pin(async move {
-                let tenure = session.heartbeat(lease, clock::wall).await;
-                let tenure = tenure.map_err(MessagingError::store("renew the relay's leases"));
-                Done::Beat { began: now, tenure }
+                let beat = heartbeat(&session, clock, lease).await;
+                Done::Beat { began: now, beat }
             })
         } else if let Some(given) = self.idle_surplus() {
             Box::pin(async move {
@@ -254,17 +256,17 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 Done::Given(given, result.map_err(MessagingError::store("give shards back")))
             })
         } else if now >= self.due.refused && !self.held.is_empty() {
-            let shards: Vec<u16> = self.held.keys().copied().collect();
+            let (shards, wall) = (self.held.keys().copied().collect::<Vec<u16>>(), self.wall());
             Box::pin(async move {
-                let next = session.wake_parked(&shards, clock::wall()).await;
+                let next = session.wake_parked(&shards, wall).await;
                 Done::Woken(next.map_err(MessagingError::store("wake parked events")))
             })
         } else if now >= self.due.gauges {
             Box::pin(async move { Done::Gauged(gauge(&session).await) })
         } else if now >= self.due.house {
             let shards: Vec<u16> = self.held.keys().copied().collect();
-            let keep = self.options.keep;
-            Box::pin(async move { Done::Kept(keep_house(&session, &shards, keep).await) })
+            let (keep, clock) = (self.options.keep, self.clock.clone());
+            Box::pin(async move { Done::Kept(keep_house(&session, clock, &shards, keep).await) })
         } else {
             return;
         };
@@ -310,6 +312,11 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         }));
     }
 
+    /// The time in which rows are due.
+    fn wall(&self) -> WallTime {
+        self.clock.as_ref().map_or_else(clock::wall, Clock::now)
+    }
+
     fn poll(&self) -> Duration {
         let proven = self.wakes.proven.load(Ordering::Relaxed);
         self.options.poll.saturating_mul(if proven { PROVEN_FACTOR } else { 1 })
@@ -320,7 +327,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         self.report.confirmed.len() + self.report.parked.len() + self.report.behind.len()
     }
 
-    fn record(&mut self) -> Op {
+    fn record(&mut self) -> Op<DB> {
         self.recording = true;
         self.due.record = Moment::FAR_FUTURE;
         // Confirmed rows go first and alone: whatever keeps a refusal from being written down must not
@@ -332,7 +339,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             Report { confirmed, ..Report::default() }
         };
         let session = Arc::clone(&self.session);
-        let history = (!self.options.keep.is_zero()).then(clock::wall);
+        let history = (!self.options.keep.is_zero()).then(|| self.wall());
         Box::pin(async move {
             let changed = session.record(&report, history).await;
             let changed = changed.map_err(MessagingError::store("record what became of events"));
@@ -380,9 +387,8 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 self.report.confirmed.push(Confirmed { row, held });
             }
             Landing::Parked => {
-                let rng = &mut clock::entropy();
-                let decision =
-                    self.options.policy.tell(clock::wall(), flight.tries, published, rng);
+                let (wall, rng) = (self.wall(), &mut clock::entropy());
+                let decision = self.options.policy.tell(wall, flight.tries, published, rng);
                 let Decision::Postpone { due, state: _, alarm } = decision else { return };
                 let outcome =
                     observe::Refusal { published, said: &said, tries: flight.tries, alarm };
@@ -393,7 +399,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         }
     }
 
-    fn done(&mut self, done: Done) {
+    fn done(&mut self, done: Done<DB>) {
         let error = match done {
             Done::Looked { generation, rows } => {
                 self.looking = false;
@@ -406,9 +412,13 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 }
                 self.recorded(report, changed).err()
             }
-            Done::Beat { began, tenure } => {
+            Done::Beat { began, beat } => {
                 self.keeping = false;
-                tenure.map(|tenure| self.beat(began, tenure)).err()
+                beat.map(|(tenure, clock)| {
+                    self.clock = Some(clock);
+                    self.beat(began, tenure);
+                })
+                .err()
             }
             Done::Given(given, result) => {
                 self.keeping = false;
@@ -426,7 +436,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             Done::Gauged(gauged) => {
                 self.keeping = false;
                 self.due.gauges = clock::now().plus(GAUGES);
-                let wall = clock::wall();
+                let wall = self.wall();
                 gauged.map(|(stats, snapshot)| observe::outbox(&stats, snapshot, wall)).err()
             }
             Done::Kept(more) => {
@@ -512,7 +522,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
     }
 
     fn refused_by(&mut self, due: WallTime) {
-        let after = due.since(clock::wall());
+        let after = due.since(self.wall());
         self.due.refused = self.due.refused.min(clock::now().plus(after));
     }
 
@@ -565,13 +575,34 @@ async fn gauge<DB: Backend>(
     Ok((stats, session.oldest_snapshot().await.map_err(failed())?))
 }
 
+async fn heartbeat<DB: Backend>(
+    session: &RelaySession<DB>,
+    clock: Option<Clock<DB>>,
+    lease: Duration,
+) -> Result<(Tenure, Clock<DB>), MessagingError> {
+    let failed = || MessagingError::store("renew the relay's leases");
+    let clock = match clock {
+        Some(clock) => clock,
+        None => session.clock(clock::wall).await.map_err(failed())?,
+    };
+    let tenure = session.heartbeat(lease, &clock).await.map_err(failed())?;
+    Ok((tenure, clock))
+}
+
 async fn keep_house<DB: Backend>(
     session: &RelaySession<DB>,
+    clock: Option<Clock<DB>>,
     shards: &[u16],
     keep: Duration,
 ) -> Result<bool, MessagingError> {
     let failed = || MessagingError::store("keep the outbox in order");
+    let now = match clock {
+        Some(clock) => {
+            clock.measure().await.map_err(failed())?;
+            clock.now()
+        }
+        None => clock::wall(),
+    };
     session.mend(shards).await.map_err(failed())?;
-    let now = clock::wall();
     session.forget(now.minus(keep), now).await.map_err(failed())
 }

@@ -7,7 +7,7 @@ use mamparo_core::time::WallTime;
 use sqlx::pool::PoolConnection;
 
 use super::{Claimed, OutboxStats};
-use crate::{Backend, Now, Store, StoreError};
+use crate::{Backend, Clock, Now, Store, StoreError};
 
 /// Most rows behind a parked one that may go when that is confirmed; the last of them frees the next
 /// ones. More would keep a report of a long-parked key busy for seconds.
@@ -100,8 +100,17 @@ impl<DB: Backend> RelaySession<DB> {
         &self.owner
     }
 
+    /// The database's clock: leases and due times of several hosts must agree. `local` is the host's own.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn clock(&self, local: fn() -> WallTime) -> Result<Clock<DB>, StoreError> {
+        self.store.clock(local).await
+    }
+
     /// Says that this relay is alive until `now + lease`, renews its shards, and takes free ones up to
-    /// its fair share. `now` should be the database's clock: leases of several hosts must agree.
+    /// its fair share. `now` should be
+    /// [`RelaySession::clock`].
     ///
     /// # Errors
     /// What the database said.

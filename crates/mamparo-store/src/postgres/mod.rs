@@ -6,6 +6,8 @@ mod history;
 mod idempotency;
 mod inbox;
 mod outbox;
+#[cfg(test)]
+mod outbox_plans;
 mod parked;
 #[cfg(test)]
 mod plans;

@@ -23,11 +23,14 @@ use crate::outbox::{
 
 // Rows are inserted, sometimes updated, and deleted: vacuum must come by often, and cheaply because the
 // table is small.
+//
+// No index begins with `seq`: one that does would give the rows in their order too, and a planner that
+// thinks shards equally full would read through another relay's backlog to find our rows.
 pub(super) const V1: &str = "
 CREATE TABLE mamparo_outbox (
-    seq          BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    seq          BIGINT GENERATED ALWAYS AS IDENTITY,
     shard        BIGINT NOT NULL,
-    id           TEXT NOT NULL UNIQUE,
+    id           TEXT PRIMARY KEY,
     kind         TEXT NOT NULL,
     key          TEXT NOT NULL,
     enqueued_at  BIGINT NOT NULL,
@@ -41,7 +44,7 @@ CREATE TABLE mamparo_outbox (
 CREATE INDEX mamparo_outbox_ready ON mamparo_outbox (shard, seq) WHERE parked_until IS NULL;
 CREATE INDEX mamparo_outbox_parked_key ON mamparo_outbox (key, seq)
     WHERE parked_until IS NOT NULL;
-CREATE INDEX mamparo_outbox_parked ON mamparo_outbox (shard, parked_until)
+CREATE INDEX mamparo_outbox_parked ON mamparo_outbox (shard, parked_until, seq)
     WHERE parked_until IS NOT NULL;
 ";
 
@@ -88,15 +91,16 @@ pub(super) const CONFIRM: &str = concat!(
     "WITH ",
     held!(),
     ", gone AS (DELETE FROM mamparo_outbox AS row
-         USING unnest($4::bigint[]) AS report (seq)
-         WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)
+         USING unnest($4::bigint[], $8::bigint[]) AS report (seq, shard)
+         WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
+         AND report.shard IN (SELECT shard FROM held)
          RETURNING row.seq, id, kind, key, enqueued_at, tries),
      freed AS (UPDATE mamparo_outbox AS row SET parked_until = NULL
          FROM (SELECT DISTINCT key FROM gone WHERE key <> '') AS done
-         CROSS JOIN LATERAL (SELECT seq FROM mamparo_outbox AS waiting
+         CROSS JOIN LATERAL (SELECT key, seq FROM mamparo_outbox AS waiting
              WHERE waiting.key = done.key AND parked_until IS NOT NULL AND parked_until = $6
              ORDER BY seq LIMIT $7) AS next
-         WHERE row.seq = next.seq),
+         WHERE row.key = next.key AND row.seq = next.seq AND row.parked_until IS NOT NULL),
      kept AS (INSERT INTO mamparo_outbox_history
              (seq, id, kind, key, enqueued_at, confirmed_at, tries)
          SELECT seq, id, kind, key, enqueued_at, $5, tries FROM gone WHERE $5 IS NOT NULL)
@@ -108,17 +112,19 @@ const PARK: &str = concat!(
     held!(),
     " UPDATE mamparo_outbox AS row
      SET parked_until = report.due, error = report.error, tries = tries + 1
-     FROM unnest($4::bigint[], $5::bigint[], $6::text[]) AS report (seq, due, error)
-     WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)"
+     FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::bigint[])
+         AS report (seq, due, error, shard)
+     WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
+     AND report.shard IN (SELECT shard FROM held)"
 );
 
 const HOLD: &str = concat!(
     "WITH ",
     held!(),
     " UPDATE mamparo_outbox AS row SET parked_until = $5
-     FROM unnest($4::bigint[]) AS report (seq)
-     WHERE row.seq = report.seq AND row.shard IN (SELECT shard FROM held)
-     AND parked_until IS NULL AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+     FROM unnest($4::bigint[], $6::bigint[]) AS report (seq, shard)
+     WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
+     AND report.shard IN (SELECT shard FROM held) AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
          WHERE before.key = row.key AND before.parked_until IS NOT NULL AND before.seq < row.seq)"
 );
 
@@ -174,10 +180,11 @@ impl OutboxRows for Postgres {
         sqlx::query(
             "UPDATE mamparo_outbox AS row SET parked_until = NULL
              FROM unnest($1::bigint[]) AS held (shard)
-             CROSS JOIN LATERAL (SELECT seq FROM mamparo_outbox AS waiting
+             CROSS JOIN LATERAL (SELECT shard, parked_until, seq FROM mamparo_outbox AS waiting
                  WHERE waiting.shard = held.shard AND parked_until IS NOT NULL
                  AND parked_until <= $2 ORDER BY parked_until LIMIT $3) AS due
-             WHERE row.seq = due.seq",
+             WHERE row.shard = due.shard AND row.parked_until = due.parked_until
+             AND row.seq = due.seq AND row.parked_until IS NOT NULL",
         )
         .bind(numbers(shards))
         .bind(now.unix_millis())
@@ -256,6 +263,7 @@ impl OutboxRows for Postgres {
             .bind(history.map(WallTime::unix_millis))
             .bind(BEHIND)
             .bind(FREED_MAX)
+            .bind(shards_of(rows))
             .fetch_one(conn)
             .await?;
         Ok(count.unsigned_abs())
@@ -275,6 +283,7 @@ impl OutboxRows for Postgres {
             .bind(reported.iter().map(|row| row.row).collect::<Vec<_>>())
             .bind(dues)
             .bind(errors)
+            .bind(shards_of(&reported))
             .execute(conn)
             .await
             .map(|done| done.rows_affected())
@@ -288,6 +297,7 @@ impl OutboxRows for Postgres {
             .bind(epochs)
             .bind(rows.iter().map(|row| row.row).collect::<Vec<_>>())
             .bind(BEHIND)
+            .bind(shards_of(rows))
             .execute(conn)
             .await
             .map(|done| done.rows_affected())
@@ -296,7 +306,7 @@ impl OutboxRows for Postgres {
     async fn requeue_events(conn: &mut PgConnection, rows: &[i64]) -> Result<u64> {
         sqlx::query(
             "UPDATE mamparo_outbox SET parked_until = NULL
-             WHERE seq = ANY ($1) AND parked_until < $2",
+             WHERE seq = ANY ($1) AND parked_until IS NOT NULL AND parked_until < $2",
         )
         .bind(rows)
         .bind(BEHIND)
@@ -399,6 +409,11 @@ impl OutboxRows for Postgres {
             .await
             .map(drop)
     }
+}
+
+/// The shard of each row.
+fn shards_of(rows: &[Confirmed]) -> Vec<i64> {
+    rows.iter().map(|row| i64::from(row.held.shard)).collect()
 }
 
 /// The tenures that rows were read under, each once.
