@@ -8,6 +8,7 @@ use mamparo_core::message::closure::Closure;
 use mamparo_core::message::headers;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::relay::{Alarm, Published};
+use mamparo_core::message::topology::alarm::Returned;
 use mamparo_core::message::waiting::Choice;
 use mamparo_core::time::WallTime;
 use mamparo_store::outbox::OutboxStats;
@@ -16,13 +17,23 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 22] = [
+pub const METRICS: [(&str, &[&str], &str); 24] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
         "settled messages: done, duplicate, retried, deferred, dead, unconfirmed, stale",
     ),
     ("mamparo_queue_depth", &["queue"], "messages in a queue, those in hand included"),
+    (
+        "mamparo_retries_returned_total",
+        &["queue"],
+        "messages that came back from the broker's waiting room",
+    ),
+    (
+        "mamparo_retry_late_seconds",
+        &["queue"],
+        "by how much the last of them came later than its delay and a margin; 0 in time",
+    ),
     ("mamparo_consumer_phase", &["queue"], "0 flows, 1 probes, 2 pauses"),
     ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
     ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
@@ -198,6 +209,18 @@ pub(crate) fn parked(queue: &str, rows: u64, oldest: Option<WallTime>) {
     metrics::gauge!("mamparo_parked", "queue" => queue.to_owned()).set(rows as f64);
     metrics::gauge!("mamparo_parked_oldest_seconds", "queue" => queue.to_owned())
         .set(age.as_secs_f64());
+}
+
+/// A message came back from the broker's waiting room.
+pub(crate) fn returned(queue: &str, message: &Message, back: Returned) {
+    metrics::counter!("mamparo_retries_returned_total", "queue" => queue.to_owned()).increment(1);
+    let late = back.late.unwrap_or_default();
+    metrics::gauge!("mamparo_retry_late_seconds", "queue" => queue.to_owned())
+        .set(late.as_secs_f64());
+    if back.late.is_some() {
+        let (id, age) = (&message.id, back.age);
+        tracing::warn!(queue, id, ?age, ?late, "came back late; see docs/runbooks/topology.md");
+    }
 }
 
 /// How many messages lie in a queue.

@@ -89,6 +89,11 @@ pub static METRICS: &[Metric] = &[
     counter("mamparo_idempotency_total", "Requests with an idempotency key, by outcome"),
     counter("mamparo_messages_total", "Deliveries by queue and outcome"),
     gauge("mamparo_queue_depth", "Messages in a queue"),
+    counter(
+        "mamparo_retries_returned_total",
+        "Messages that came back from the broker's waiting room",
+    ),
+    gauge("mamparo_retry_late_seconds", "How late the last of them came; 0 in time"),
     gauge("mamparo_consumer_phase", "0 flowing, 1 probing, 2 paused"),
     gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
     counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),

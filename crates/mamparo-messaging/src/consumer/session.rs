@@ -7,7 +7,8 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::message::intake::{self, Intake};
 use mamparo_core::message::order::{Arrival, Fate, KeyOrder, Next};
-use mamparo_core::time::Moment;
+use mamparo_core::message::topology::alarm;
+use mamparo_core::time::{Moment, WallTime};
 use mamparo_store::{Backend, attempts};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -18,7 +19,7 @@ use super::work::{End, Finished, STORE_DELAY, Work, alive};
 use super::{ConsumerHealth, ConsumerOptions, Summary};
 use crate::broker::{Delivery, Subscription};
 use crate::room::{Parked, RENEW_EVERY};
-use crate::{Broker, Handler, MessagingError, observe};
+use crate::{Broker, Handler, Message, MessagingError, observe};
 
 /// What must be known of a message that a task has.
 struct Running {
@@ -213,6 +214,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.health.send_modify(|health| health.last_delivery = Some(now));
         let behind = self.behind(&taken).await;
         for delivery in taken {
+            self.came_back(&delivery.message, now);
             self.tags += 1;
             let hand = Hand::of_broker(self.tags, delivery);
             if behind.contains(&hand.message().id) {
@@ -222,6 +224,16 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             }
         }
         Ok(())
+    }
+
+    /// Tells when a message comes back from the broker's waiting room. Rows have their own due time.
+    fn came_back(&self, message: &Message, now: WallTime) {
+        let policy = &self.work.policy;
+        if self.work.room.parked().is_none()
+            && let Some(back) = alarm::returned(&message.headers, policy, now)
+        {
+            observe::returned(&policy.queue, message, back);
+        }
     }
 
     /// Which of these have to wait, as far as is known: a hint that keeps handlers from beginning in
