@@ -250,6 +250,20 @@ async fn a_session_that_dies_leaves_everything_in_place_and_in_order() {
 
 /// The broker itself gave it up: its reason is told, and its death headers do not travel.
 #[tokio::test]
+async fn what_a_session_lets_go_lies_in_its_order_also_when_it_is_much() {
+    let shop = Shop::new().await;
+    let sent: Vec<String> =
+        shop.dead(&["order.created"], 100).await.into_iter().map(|message| message.id).collect();
+    // The first look must not shuffle what the second one sees.
+    for _ in 0..2 {
+        let lying = shop.lying(".dlq").await.into_iter();
+        let ids: Vec<String> = lying.map(|message| message.id).collect();
+        assert!(ids == sent, "another order");
+    }
+    shop.gone().await;
+}
+
+#[tokio::test]
 async fn what_the_broker_gave_up_says_why() {
     let shop = Shop::new().await;
     let policy = QueuePolicy { delivery_limit: 5, ..shop.policy.clone() };

@@ -12,8 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
-    QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, Consumer};
@@ -47,7 +46,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 
-/// How long a channel stays open after its last settlement when there is nothing else to wait for.
+/// How long a channel stays open after its last settlement.
 const GRACE: Duration = Duration::from_millis(150);
 
 /// Most messages that the archive of a queue keeps.
@@ -158,37 +157,26 @@ impl RabbitMqLetters {
     /// Gives back what was not settled, and waits until the queue has all of it.
     ///
     /// A quorum queue takes settlements through its log, and a channel that closes drops those that
-    /// still wait to get in: letters that were put back would lie among the dead ones as well. What
-    /// is given back goes in behind them, so when it is ready again they are in. With nothing to give
-    /// back there is no such sign, and the channel stays open for a moment.
+    /// still wait to get in: letters that were put back would lie among the dead ones as well. So the
+    /// channel stays open for a moment. Its end gives back, and not `basic.nack` with `multiple`, which
+    /// would bring more than 32 of them back in any order.
     async fn release(&self) -> Result<(), Closure> {
-        let (connector, Some(consumer)) = (&self.broker.inner.connector, &self.consumer) else {
-            return Ok(());
-        };
-        let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
-        connector.within(cancel).await?;
-        let name = consumer.queue().to_string();
-        let held = u64::try_from(self.held.len()).unwrap_or(u64::MAX);
-        if held > 0 {
-            let all = BasicNackOptions { multiple: true, requeue: true };
-            connector.within(self.channel.basic_nack(0, all)).await?;
+        let (connector, held) = (&self.broker.inner.connector, self.held.len());
+        if let Some(consumer) = &self.consumer {
+            let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            connector.within(cancel).await?;
+            clock::sleep_until(clock::now().plus(GRACE)).await;
         }
-        let start = clock::now();
-        loop {
+        connector.within(self.connection.close(200, "done".into())).await?;
+        let Some(consumer) = self.consumer.as_ref().filter(|_| held > 0) else { return Ok(()) };
+        let (name, end) = (consumer.queue().to_string(), clock::now().plus(RELEASE_MAX));
+        let all = u64::try_from(held).unwrap_or(u64::MAX);
+        // A queue that is gone has nothing to wait for.
+        while self.broker.ready(&name).await?.is_some_and(|ready| ready < all) && clock::now() < end
+        {
             clock::sleep_until(clock::now().plus(LOOK_EVERY)).await;
-            let passed = clock::now().since(start);
-            // Asked on the channel itself, which handles what comes from the queue meanwhile.
-            let options = QueueDeclareOptions { passive: true, ..Default::default() };
-            let asked =
-                self.channel.queue_declare(name.as_str().into(), options, FieldTable::default());
-            let ready = u64::from(connector.within(asked).await?.message_count());
-            if passed >= RELEASE_MAX
-                || (held > 0 && ready >= held)
-                || (held == 0 && passed >= GRACE)
-            {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Makes the archive. Messages leave it when nobody can bring them back any more.
@@ -312,11 +300,8 @@ impl Letters for RabbitMqLetters {
     }
 
     async fn close(self) -> Result<(), MessagingError> {
-        let released = self.release().await;
-        let closed = self.connection.close(200, "done".into());
-        let closed = self.broker.inner.connector.within(closed).await;
-        let operation = || failed(format!("close the letters of queue {:?}", self.queue));
-        released.and(closed).map_err(operation())
+        let operation = failed(format!("close the letters of queue {:?}", self.queue));
+        self.release().await.map_err(operation)
     }
 }
 
