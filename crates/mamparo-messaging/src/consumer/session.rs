@@ -217,11 +217,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             self.came_back(&delivery.message, now);
             self.tags += 1;
             let hand = Hand::of_broker(self.tags, delivery);
-            if behind.contains(&hand.message().id) {
-                self.park(hand, summary).await?;
-            } else {
-                self.arrived(hand, summary).await?;
-            }
+            let waits = behind.contains(&hand.message().id);
+            self.arrived(hand, waits, summary).await?;
         }
         Ok(())
     }
@@ -282,14 +279,22 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.look = clock::now().plus(next.max(soon));
         for row in rows {
             self.tags += 1;
-            self.arrived(Hand::of_row(self.tags, row), summary).await?;
+            self.arrived(Hand::of_row(self.tags, row), false, summary).await?;
         }
         Ok(())
     }
 
-    async fn arrived(&mut self, hand: Hand, summary: &mut Summary) -> Result<(), MessagingError> {
+    /// A message came; `waits` when one of its key, or it itself, is known to wait in the database.
+    async fn arrived(
+        &mut self,
+        hand: Hand,
+        waits: bool,
+        summary: &mut Summary,
+    ) -> Result<(), MessagingError> {
         let (tag, message) = (hand.tag, hand.message());
         match self.order.ask(clock::now(), &message.key, &message.id, tag) {
+            // Its turn within its key comes first: what waits here was earlier.
+            Arrival::Start if waits => self.park(hand, summary).await?,
             Arrival::Start => self.start(hand),
             Arrival::Follow => {
                 self.waiting.insert(tag, hand);
@@ -314,14 +319,26 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         Ok(())
     }
 
-    /// An earlier one of its key waits in the database, or did a moment ago.
+    /// It is its turn within its key, and an earlier one of the key waits in the database, or did a
+    /// moment ago.
     async fn park(&mut self, hand: Hand, summary: &mut Summary) -> Result<(), MessagingError> {
-        let lined_up = self.work.line_up(&self.subscription, &hand, Duration::ZERO).await?;
-        let Some(end) = lined_up else { return Box::pin(self.arrived(hand, summary)).await };
+        let Message { id, key, .. } = hand.message();
+        if key.is_empty() {
+            // Its own row waits: this is the original of a copy that is safe.
+            self.work.ack(&self.subscription, &hand).await?;
+            self.order.tell(clock::now(), key, id, Fate::Left);
+            return Ok(());
+        }
+        let Some(end) = self.work.line_up(&self.subscription, &hand, Duration::ZERO).await? else {
+            self.start(hand);
+            return Ok(());
+        };
         summary.given_back = summary.given_back.saturating_add(1);
         if end.event == intake::Event::Unavailable {
             self.intake.tell(clock::now(), end.event, end.pause);
         }
+        // Nobody has followed it in the meantime: this is the only place where messages arrive.
+        self.order.tell(clock::now(), key, id, end.fate);
         Ok(())
     }
 
@@ -362,7 +379,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             match next {
                 Next::Start(_) => self.start(hand),
                 Next::GiveBack(_, delay) => self.hold(hand, delay, summary).await?,
-                Next::Park(_) => self.park(hand, summary).await?,
+                Next::Park(_) => self.arrived(hand, true, summary).await?,
             }
         }
         if end.fate == Fate::Left && self.work.room.parked().is_some() && hand.is_parked() {

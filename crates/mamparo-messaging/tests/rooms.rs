@@ -1,0 +1,243 @@
+//! What every waiting room must do, run on each broker and each database.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
+
+mod amqp;
+mod common;
+mod ground;
+
+use std::time::Duration;
+
+use common::until;
+use ground::{Act, Db, Ground};
+use mamparo_core::message::headers;
+use mamparo_core::message::topology::WaitingRoom;
+use mamparo_messaging::{Answer, AnyBroker, QueuePolicy};
+use mamparo_testkit::servers::amqp_url;
+
+async fn lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more<DB: Db>(
+    ground: Ground<DB>,
+) {
+    let script =
+        Act::new(|_, n| if n < 4 { Answer::retry(format!("try {n}")) } else { Answer::Done });
+    let running = ground.consume(&script);
+    let mut message = ground.message("order.created", "o-1");
+    // The count of another queue, which copied all headers, is none of ours.
+    for (name, value) in [
+        (headers::ATTEMPTS, "4"),
+        (headers::ATTEMPTS_QUEUE, "another.queue"),
+        ("X-Request-Id", "r-7"),
+    ] {
+        message.headers.insert(name.to_owned(), value.to_owned());
+    }
+    ground.publish(&message).await;
+    until("applied", async || ground.effects().await == [message.id.as_str()]).await;
+    ground.settled(&running).await;
+    let seen = script.seen();
+    let consumer = ground.policy.consumer();
+    let attempts: Vec<u32> =
+        seen.iter().map(|m| headers::attempts(&m.headers, consumer).made).collect();
+    assert_eq!(attempts, [0, 1, 2, 3]);
+    for copy in &seen {
+        let of = |m: &mamparo_messaging::Message| {
+            (m.id.clone(), m.kind.clone(), m.key.clone(), m.routing_key.clone(), m.body.clone())
+        };
+        assert_eq!(of(copy), of(&message));
+        assert_eq!(copy.header("x-request-id"), Some("r-7"));
+    }
+    assert_eq!(seen[3].header(headers::LAST_ERROR), Some("try 3"));
+    assert_eq!(seen[3].header(headers::FAILURE_VERSION), Some("shop 1.2"));
+    assert_eq!(running.stop().await.retried, 3);
+}
+
+async fn lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done<DB: Db>(
+    ground: Ground<DB>,
+) {
+    let script = Act::new(|message, n| match message.kind.as_str() {
+        "order.poison" => Answer::dead("a missing field"),
+        "order.garbled" => Answer::Undecodable { reason: "no JSON".to_owned() },
+        "order.hopeless" => Answer::retry(format!("try {n}")),
+        _ => Answer::Done,
+    });
+    let running = ground.consume(&script);
+    let mut expected = Vec::new();
+    for (kind, reason, attempts, error) in [
+        ("order.poison", "poison", 1, "a missing field"),
+        ("order.garbled", "undecodable", 1, "no JSON"),
+        ("order.hopeless", "attempts-spent", 5, "try 5"),
+    ] {
+        let message = ground.message(kind, "");
+        ground.publish(&message).await;
+        expected.push((message.id, reason.to_owned(), attempts, error.to_owned()));
+    }
+    ground.publish(&ground.message("order.refused", "")).await;
+    until("all dead", async || ground.dead().await.len() == 3).await;
+    ground.settled(&running).await;
+    let mut dead = ground.dead().await;
+    dead.sort();
+    expected.sort();
+    assert_eq!(dead, expected);
+    assert_eq!(ground.effects().await.len(), 1, "what is given up leaves no effect");
+    let summary = running.stop().await;
+    assert_eq!((summary.done, summary.retried, summary.dead), (1, 4, 3));
+}
+
+async fn lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits<DB: Db>(ground: Ground<DB>) {
+    let script = Act::new(|message, n| match (message.kind.as_str(), n) {
+        ("order.created", 1 | 2) => Answer::retry("503"),
+        _ => Answer::Done,
+    });
+    // Two are there when `created` fails, one comes while it waits.
+    for (kind, key) in [("order.created", "o-1"), ("order.paid", "o-1")] {
+        ground.publish(&ground.message(kind, key)).await;
+    }
+    let running = ground.consume(&script);
+    until("it failed", async || !script.seen().is_empty()).await;
+    ground.publish(&ground.message("order.cancelled", "o-1")).await;
+    ground.publish(&ground.message("order.created", "o-2")).await;
+    until("all applied", async || ground.effects().await.len() == 4).await;
+    ground.settled(&running).await;
+    let (created, then) = ("order.created", ["order.paid", "order.cancelled"]);
+    assert_eq!(script.kinds("o-1"), [&[created; 3][..], &then[..]].concat());
+    running.stop().await;
+}
+
+async fn a_dead_message_lets_its_followers_go<DB: Db>(ground: Ground<DB>) {
+    let script = Act::new(|message, n| match (message.kind.as_str(), n) {
+        ("order.created", 1) => Answer::retry("503"),
+        ("order.created", _) => Answer::dead("never"),
+        _ => Answer::Done,
+    });
+    for kind in ["order.created", "order.paid", "order.cancelled"] {
+        ground.publish(&ground.message(kind, "o-1")).await;
+    }
+    let running = ground.consume(&script);
+    until("both applied", async || ground.effects().await.len() == 2).await;
+    ground.settled(&running).await;
+    let expected = ["order.created", "order.created", "order.paid", "order.cancelled"];
+    assert_eq!(script.kinds("o-1"), expected);
+    assert_eq!(ground.dead().await.len(), 1);
+    running.stop().await;
+}
+
+async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect<DB: Db>(ground: Ground<DB>) {
+    let script = Act::new(|_, n| if n == 1 { Answer::retry("503") } else { Answer::Done });
+    let (keyed, keyless) =
+        (ground.message("order.created", "o-1"), ground.message("order.sent", ""));
+    for _ in 0..5 {
+        ground.publish(&keyed).await;
+        ground.publish(&keyless).await;
+    }
+    let running = ground.consume(&script);
+    until("applied", async || ground.effects().await.len() == 2).await;
+    ground.settled(&running).await;
+    let (mut effects, mut expected) = (ground.effects().await, vec![keyed.id, keyless.id]);
+    effects.sort();
+    expected.sort();
+    assert_eq!(effects, expected);
+    assert!(ground.dead().await.is_empty());
+    running.stop().await;
+}
+
+async fn lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt<DB: Db>(ground: Ground<DB>) {
+    let script = Act::new(|message, n| match (message.kind.as_str(), n) {
+        ("order.open", 1..=7) => Answer::Unavailable {
+            delay: Duration::from_millis(60),
+            reason: "circuit-open".to_owned(),
+        },
+        ("order.locked", 1..=7) => Answer::Defer { delay: Duration::from_millis(30) },
+        _ => Answer::Done,
+    });
+    for key in ["o-1", "o-2", ""] {
+        ground.publish(&ground.message("order.open", key)).await;
+        ground.publish(&ground.message("order.locked", key)).await;
+    }
+    let running = ground.consume(&script);
+    until("all applied", async || ground.effects().await.len() == 6).await;
+    ground.settled(&running).await;
+    let consumer = ground.policy.consumer();
+    assert!(script.seen().iter().all(|m| headers::attempts(&m.headers, consumer).made == 0));
+    let summary = running.stop().await;
+    assert_eq!((summary.done, summary.retried, summary.dead), (6, 0, 0));
+}
+
+async fn what_asks_for_longer_than_the_room_waits_longer<DB: Db>(ground: Ground<DB>) {
+    let asked = Duration::from_millis(400);
+    let times = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let clock = std::sync::Arc::clone(&times);
+    let script = Act::new(move |_, n| {
+        clock.lock().unwrap().push(mamparo_call::clock::now());
+        match n {
+            1 => Answer::RetryAfter { delay: Some(asked), reason: "503".to_owned() },
+            _ => Answer::Done,
+        }
+    });
+    let running = ground.consume(&script);
+    ground.publish(&ground.message("order.created", "o-1")).await;
+    until("applied", async || ground.effects().await.len() == 1).await;
+    ground.settled(&running).await;
+    let times = times.lock().unwrap().clone();
+    assert_eq!(times.len(), 2, "it was not handled in between");
+    assert!(times[1].since(times[0]) >= asked);
+    assert_eq!(running.stop().await.retried, 1);
+}
+
+async fn the_room_is_shown<DB: Db>(ground: Ground<DB>) {
+    let running = ground.consume(&Act::new(|_, _| Answer::Done));
+    assert!(running.handle.wait_for(|health| health.subscribed).await);
+    assert_eq!(running.handle.health().room, ground.policy.waiting_room);
+    running.stop().await;
+}
+
+/// A shared broker must not fill up with the queues of tests.
+async fn clear(broker: &AnyBroker, policy: &QueuePolicy) {
+    if matches!(broker, AnyBroker::RabbitMq(_)) {
+        amqp::Raw::connect(&amqp_url()).await.clear(policy).await;
+    }
+}
+
+macro_rules! suite {
+    ($($place:ident: $broker:ident, $store:ident, $room:ident;)+) => {
+        $(mod $place {
+            use super::*;
+
+            async fn ground() -> Ground<impl Db> {
+                let mut keep = ground::Keep::default();
+                let broker = ground::$broker(&mut keep).await;
+                let store = ground::$store(&mut keep).await;
+                let policy = ground::policy(WaitingRoom::$room);
+                Ground { broker, store, policy, keep }.declared().await
+            }
+
+            suite!(@tests
+                lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more,
+                lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done,
+                lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits,
+                a_dead_message_lets_its_followers_go,
+                lesson_k02_messages_c16_copies_of_one_id_have_one_effect,
+                lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt,
+                what_asks_for_longer_than_the_room_waits_longer,
+                the_room_is_shown,
+            );
+        })+
+    };
+    (@tests $($name:ident),+ $(,)?) => {
+        $(#[tokio::test]
+        async fn $name() {
+            let ground = ground().await;
+            let (broker, policy) = (ground.broker.clone(), ground.policy.clone());
+            super::$name(ground).await;
+            clear(&broker, &policy).await;
+        })+
+    };
+}
+
+suite!(
+    tiers_embedded_sqlite: embedded, sqlite, Tiers;
+    tiers_embedded_postgres: embedded, postgres, Tiers;
+    tiers_rabbitmq_sqlite: rabbitmq, sqlite, Tiers;
+    tiers_rabbitmq_postgres: rabbitmq, postgres, Tiers;
+    parked_embedded_sqlite: embedded, sqlite, Parked;
+    parked_embedded_postgres: embedded, postgres, Parked;
+    parked_rabbitmq_sqlite: rabbitmq, sqlite, Parked;
+    parked_rabbitmq_postgres: rabbitmq, postgres, Parked;
+);
