@@ -1,5 +1,6 @@
 //! Process once: the row that says "this message has been applied" commits with its effects.
 
+use mamparo_core::message::transaction::Class;
 use mamparo_core::time::WallTime;
 
 use crate::{Backend, Store, StoreError, Transaction};
@@ -31,6 +32,47 @@ pub async fn insert<DB: Backend>(
     match duplicates.map_err(StoreError::during("insert into the inbox"))? {
         0 => Ok(Seen::Fresh),
         _ => Ok(Seen::Duplicate),
+    }
+}
+
+/// Begins the transaction in which `message_id` is applied, its inbox row in it, in one round trip
+/// where there are any. `None` for a message that was applied before: that is counted, and nothing
+/// is left open.
+///
+/// The same as [`Store::begin`] and [`insert`], which on PostgreSQL are two round trips. Commit with
+/// [`Store::commit`]; when it rolls back, the message is as new as before.
+///
+/// # Errors
+/// What the database said; nothing is left open then.
+pub async fn begin<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
+    kind: &str,
+    now: WallTime,
+) -> Result<Option<Transaction<'static, DB>>, StoreError> {
+    let operation = "begin with the inbox";
+    loop {
+        let Some(statements) = DB::begin_with_inbox(consumer, message_id, kind, now) else {
+            let mut tx = store.begin().await?;
+            let seen = insert(&mut tx, consumer, message_id, kind, now).await?;
+            if seen == Seen::Fresh {
+                return Ok(Some(tx));
+            }
+            store.commit(tx).await?;
+            return Ok(None);
+        };
+        match store.begin_by(statements).await {
+            Ok(tx) => return Ok(Some(tx)),
+            Err(error) if error.class() == Class::Duplicate => {}
+            Err(error) => return Err(error),
+        }
+        let mut conn = store.write_connection(operation).await?;
+        let counted = DB::count_duplicate(&mut conn, consumer, message_id).await;
+        if counted.map_err(StoreError::during(operation))? {
+            return Ok(None);
+        }
+        // Forgotten in between, after its retention: it is new again.
     }
 }
 

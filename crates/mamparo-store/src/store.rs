@@ -204,6 +204,16 @@ impl<DB: Backend> Store<DB> {
         Self { lane: self.pools.relay.clone(), ..self.clone() }
     }
 
+    /// Begins a transaction by these statements, which leave one open if they succeed and none if
+    /// they fail.
+    pub(crate) async fn begin_by(
+        &self,
+        statements: String,
+    ) -> Result<Transaction<'static, DB>, StoreError> {
+        let begun = self.lane.writer.begin_with(AssertSqlSafe(statements)).await;
+        begun.map_err(StoreError::during("begin a transaction"))
+    }
+
     /// Commits `tx` and wakes the relays of this process.
     ///
     /// On PostgreSQL it costs one round trip more than a bare commit: a transaction of which a

@@ -154,6 +154,45 @@ async fn forgetting_goes_in_batches_and_waits_for_nobody<H: Home>() {
     assert_eq!(H::number(&store, "SELECT count(*) FROM mamparo_inbox").await, 5);
 }
 
+/// Beginning and inserting at once means the same as one after the other, whatever the texts are.
+async fn a_message_may_begin_its_transaction<H: Home>() {
+    let home = H::empty();
+    let (store, other) = (home.store().await, home.store().await);
+    store.apply("CREATE TABLE IF NOT EXISTS effects (n INTEGER NOT NULL)").await.unwrap();
+    let effects = async || H::number(&store, "SELECT count(*) FROM effects").await;
+    let begin = async |id: &str| inbox::begin(&store, "orders", id, "k", at(0)).await.unwrap();
+    let ids =
+        ["plain", "'; DROP TABLE effects; --", "\\', E'\\'", "$1 \u{20ac} \u{1f980}", "", "%s"];
+    for (n, id) in (1..).zip(ids) {
+        let mut tx = begin(id).await.unwrap();
+        H::run(&mut tx, "INSERT INTO effects VALUES (1)").await;
+        tx.rollback().await.unwrap();
+        assert!(!inbox::contains(&store, "orders", id).await.unwrap(), "{id}");
+        let mut tx = begin(id).await.unwrap();
+        H::run(&mut tx, "INSERT INTO effects VALUES (1)").await;
+        store.commit(tx).await.unwrap();
+        assert!(begin(id).await.is_none() && begin(id).await.is_none(), "{id}");
+        assert!(inbox::contains(&store, "orders", id).await.unwrap(), "{id}");
+        assert_eq!(effects().await, n);
+    }
+    let counted = "SELECT count(*) FROM mamparo_inbox WHERE duplicates = 2 AND kind = 'k'";
+    assert_eq!(H::number(&store, counted).await, ids.len() as i64);
+    // Of two at once, one is first, and the other one waits for it.
+    for n in 0..20 {
+        let id = n.to_string();
+        let apply = async |store: &Store<H::Db>| {
+            let begun = inbox::begin(store, "mail", &id, "k", at(0)).await.unwrap();
+            let Some(mut tx) = begun else { return 0 };
+            H::run(&mut tx, "INSERT INTO effects VALUES (1)").await;
+            store.commit(tx).await.unwrap();
+            1
+        };
+        let (left, right) = tokio::join!(apply(&store), apply(&other));
+        assert_eq!(left + right, 1, "message {id}");
+    }
+    assert_eq!(effects().await, ids.len() as i64 + 20);
+}
+
 async fn start<DB: Backend>(store: &Store<DB>, id: &str, seconds: u64) -> u32 {
     attempts::started(store, "orders", id, LEASE, at(seconds)).await.unwrap()
 }
@@ -333,6 +372,7 @@ on_every_database!(
     keys_are_forgotten_after_their_retention,
     lesson_k18_looking_first_applies_twice_and_inserting_first_once,
     the_second_of_two_waits_for_the_firsts_end,
+    a_message_may_begin_its_transaction,
     forgetting_goes_in_batches_and_waits_for_nobody,
     messages_c28_a_lease_is_whole_when_it_is_handed_out_after_a_wait,
 );

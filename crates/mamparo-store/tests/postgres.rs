@@ -8,7 +8,8 @@ mod common;
 use std::error::Error;
 
 use common::at;
-use mamparo_store::{Class, PostgresStore, SqliteStore, StoreError, idempotency, inbox};
+use mamparo_store::{Class, PostgresStore, SqliteStore, StoreAddress, StoreError, StoreOptions};
+use mamparo_store::{idempotency, inbox};
 use mamparo_testkit::database::Database;
 
 #[tokio::test]
@@ -73,6 +74,32 @@ async fn batches_leave_locked_rows_for_the_next_time() {
     held.rollback().await.unwrap();
     assert_eq!(inbox::forget(&background, at(60), 10).await.unwrap(), 1);
     assert_eq!(idempotency::forget(&background, at(60), 10).await.unwrap(), 1);
+}
+
+/// What is sent together with a BEGIN must not leave a transaction open when it fails: whoever gets the
+/// connection next would be in the middle of it.
+#[tokio::test]
+async fn a_message_that_may_not_begin_leaves_no_transaction_open() {
+    let database = Database::create();
+    let options = StoreOptions { connections: 1, ..StoreOptions::default() };
+    let address = StoreAddress::parse(&database.url()).unwrap();
+    let store = PostgresStore::open_with(&address, &options).await.unwrap();
+    let tx = inbox::begin(&store, "c", "m", "k", at(0)).await.unwrap().unwrap();
+    store.commit(tx).await.unwrap();
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                AND state LIKE 'idle in transaction%'";
+    for _ in 0..3 {
+        assert!(inbox::begin(&store, "c", "m", "k", at(0)).await.unwrap().is_none());
+        let refused = inbox::begin(&store, "c", "no\0text", "k", at(0)).await.unwrap_err();
+        assert_eq!(refused.class(), Class::Permanent, "{refused}");
+        let watcher = store.background();
+        let left: i64 = sqlx::query_scalar(open).fetch_one(watcher.reader()).await.unwrap();
+        assert_eq!(left, 0);
+    }
+    // The one connection is as good as before.
+    let tx = inbox::begin(&store, "c", "n", "k", at(0)).await.unwrap().unwrap();
+    store.commit(tx).await.unwrap();
+    assert!(inbox::contains(&store, "c", "n").await.unwrap());
 }
 
 /// Everything that was committed is there after the server crashed, and the same store goes on: the

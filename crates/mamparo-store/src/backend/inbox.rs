@@ -19,6 +19,23 @@ pub trait InboxRows: sqlx::Database + sealed::Sealed {
         now: WallTime,
     ) -> impl Future<Output = Result<i64>> + Send;
 
+    /// Statements that are sent together: they insert an inbox row and leave a transaction open with it
+    /// in it, or fail with [`Class::Duplicate`](crate::Class::Duplicate) and leave nothing open. `None`
+    /// where beginning first costs no round trip.
+    fn begin_with_inbox(
+        consumer: &str,
+        message_id: &str,
+        kind: &str,
+        now: WallTime,
+    ) -> Option<String>;
+
+    /// Counts a duplicate on the row that is there; `false` when it is not there any more.
+    fn count_duplicate(
+        conn: &mut Self::Connection,
+        consumer: &str,
+        message_id: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
     /// Is there an inbox row?
     fn has_inbox(
         conn: &mut Self::Connection,

@@ -1,5 +1,7 @@
 //! Inbox and attempt rows.
 
+use std::fmt::Write;
+
 use mamparo_core::time::WallTime;
 use sqlx::postgres::PgConnection;
 use sqlx::{Postgres, Result};
@@ -32,6 +34,9 @@ CREATE INDEX mamparo_attempts_owner ON mamparo_attempts (owner, consumer);
 
 pub(super) const HAS: &str =
     "SELECT EXISTS (SELECT 1 FROM mamparo_inbox WHERE consumer = $1 AND message_id = $2)";
+
+pub(super) const COUNT_DUPLICATE: &str = "UPDATE mamparo_inbox SET duplicates = duplicates + 1
+     WHERE consumer = $1 AND message_id = $2";
 
 /// Old rows go in batches, by index. Partitions by time, which could be dropped whole, would need the
 /// time in the primary key, and then one message could be applied in two of them. Rows that somebody
@@ -68,6 +73,37 @@ impl InboxRows for Postgres {
         .bind(now.unix_millis())
         .fetch_one(conn)
         .await
+    }
+
+    /// Statements that are sent as one message are one transaction, and a BEGIN at their end keeps it
+    /// open, the ones before it included. A row that is there ends it before the BEGIN, so that
+    /// nothing is left open. The texts come from outside: they travel as hexadecimal digits, of
+    /// which no SQL can be made.
+    fn begin_with_inbox(
+        consumer: &str,
+        message_id: &str,
+        kind: &str,
+        now: WallTime,
+    ) -> Option<String> {
+        let [consumer, message_id, kind] = [consumer, message_id, kind].map(text);
+        Some(format!(
+            "INSERT INTO mamparo_inbox (consumer, message_id, kind, applied_at)
+             VALUES ({consumer}, {message_id}, {kind}, {}); BEGIN",
+            now.unix_millis()
+        ))
+    }
+
+    async fn count_duplicate(
+        conn: &mut PgConnection,
+        consumer: &str,
+        message_id: &str,
+    ) -> Result<bool> {
+        sqlx::query(COUNT_DUPLICATE)
+            .bind(consumer)
+            .bind(message_id)
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected() > 0)
     }
 
     async fn has_inbox(conn: &mut PgConnection, consumer: &str, message_id: &str) -> Result<bool> {
@@ -155,4 +191,16 @@ impl InboxRows for Postgres {
             .await
             .map(drop)
     }
+}
+
+/// A text as an SQL expression.
+fn text(value: &str) -> String {
+    let mut sql = String::with_capacity(value.len() * 2 + 24);
+    sql.push_str("convert_from('\\x");
+    for byte in value.as_bytes() {
+        // Writing into a String can't fail.
+        let _ = write!(sql, "{byte:02x}");
+    }
+    sql.push_str("','UTF8')");
+    sql
 }

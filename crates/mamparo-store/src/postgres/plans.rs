@@ -26,6 +26,7 @@ INSERT INTO mamparo_idempotency (caller, key, fingerprint, epoch, phase, keep_un
 /// A statement, the values of its parameters, and the index that it has to use.
 const HOT: &[(&str, &str, &str)] = &[
     (inbox::HAS, "'consumer-1', 'message-7'", "mamparo_inbox_pkey"),
+    (inbox::COUNT_DUPLICATE, "'consumer-1', 'message-7'", "mamparo_inbox_pkey"),
     (inbox::FORGET, "5000::bigint, 100::bigint", "mamparo_inbox_applied"),
     (inbox::END, "'consumer-1', 'message-7', 'owner-0', 5::bigint", "mamparo_attempts_pkey"),
     (inbox::RENEW, "5::bigint, 'consumer-1', 'owner-0'", "mamparo_attempts_owner"),

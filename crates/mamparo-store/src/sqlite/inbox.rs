@@ -18,6 +18,24 @@ impl InboxRows for Sqlite {
         insert(conn, consumer, message_id, kind, now).await
     }
 
+    /// Both are calls within the process.
+    fn begin_with_inbox(_: &str, _: &str, _: &str, _: WallTime) -> Option<String> {
+        None
+    }
+
+    async fn count_duplicate(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        message_id: &str,
+    ) -> Result<bool> {
+        sqlx::query(COUNT_DUPLICATE)
+            .bind(consumer)
+            .bind(message_id)
+            .execute(conn)
+            .await
+            .map(|done| done.rows_affected() > 0)
+    }
+
     async fn has_inbox(
         conn: &mut SqliteConnection,
         consumer: &str,
@@ -74,6 +92,9 @@ impl InboxRows for Sqlite {
         end_attempt(conn, attempt, now).await
     }
 }
+
+const COUNT_DUPLICATE: &str = "UPDATE mamparo_inbox SET duplicates = duplicates + 1
+     WHERE consumer = $1 AND message_id = $2";
 
 /// Insert first, in one statement: two consumers can't both see "not there yet".
 pub(super) async fn insert(
