@@ -39,6 +39,12 @@ impl Hand {
         &self.delivery.message
     }
 
+    /// This message, above suspicion.
+    pub(super) fn cleared(&self) -> Self {
+        let delivery = Delivery { suspect: false, ..self.delivery.clone() };
+        Self { delivery, ..*self }
+    }
+
     /// The lease of a parked row.
     pub(crate) const fn claim(&self) -> (i64, i64) {
         (self.delivery.receipt.tag, self.delivery.receipt.epoch)

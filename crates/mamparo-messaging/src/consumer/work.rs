@@ -103,6 +103,8 @@ struct Verdict {
     attempts: u32,
     /// The message's own row went with the commit.
     removed: bool,
+    /// The handler came to an end, so this message did not kill the process.
+    ran: bool,
 }
 
 impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
@@ -138,7 +140,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         hand: &Hand,
     ) -> Result<End, MessagingError> {
         let verdict = self.run(subscription, hand).await?;
-        let Verdict { decision, answer, attempts, removed } = match verdict {
+        let Verdict { decision, answer, attempts, removed, ran } = match verdict {
             Ok(verdict) => verdict,
             Err(Came::Behind) => return self.follow(subscription, hand).await,
             Err(Came::Lost | Came::Applied | Came::Said(_)) => {
@@ -146,6 +148,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                 return Ok(End::of(Fate::Left, "stale"));
             }
         };
+        let cleared = (ran && hand.delivery.suspect).then(|| hand.cleared());
+        let hand = cleared.as_ref().unwrap_or(hand);
         let mut end = self.carry_out(subscription, hand, decision, attempts, removed).await?;
         if end.event == intake::Event::Unavailable {
             return Ok(end);
@@ -224,13 +228,15 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             Admission::Settle(decision) => {
                 // Nothing was asked of the handler: no verdict about what it needs.
                 let answer = Answer::Defer { delay: Duration::ZERO };
-                Ok(Verdict { decision, answer, attempts: read.made, removed: false })
+                Ok(Verdict { decision, answer, attempts: read.made, removed: false, ran: false })
             }
             Admission::Handle(place) => match self.answer(hand).await {
-                Came::Said(answer) => Ok(self.judge(hand, place, crashes, answer)),
+                Came::Said(answer) => {
+                    Ok(Verdict { ran: true, ..self.judge(hand, place, crashes, answer) })
+                }
                 Came::Applied => {
                     let verdict = self.judge(hand, place, crashes, Answer::Done);
-                    Ok(Verdict { removed: true, ..verdict })
+                    Ok(Verdict { removed: true, ran: true, ..verdict })
                 }
                 came @ (Came::Behind | Came::Lost) => Err(came),
             },
@@ -243,7 +249,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let history = History { attempts, crashes };
         let policy = &self.policy;
         let decision = delivery::settle(given, place, history, &answer, policy, clock::wall());
-        Verdict { decision, answer, attempts, removed: false }
+        Verdict { decision, answer, attempts, removed: false, ran: false }
     }
 
     /// Does what was decided. A copy is safe before the original is acknowledged; as long as it is

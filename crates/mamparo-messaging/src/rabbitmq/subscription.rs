@@ -348,8 +348,8 @@ impl Subscription for RabbitMqSubscription {
         if state.lost.is_some() || !state.ledger.recall(tag.unsigned_abs(), epoch) {
             return Ok(Settled::Stale);
         }
-        // Given back on purpose: no process died of it.
-        state.held.insert((due, tag), Delivery { suspect: false, ..delivery.clone() });
+        // Whether it is a suspect is the consumer's to say: its handler may not have run yet.
+        state.held.insert((due, tag), delivery.clone());
         drop(state);
         self.inner.arrived.notify_one();
         Ok(Settled::Done)

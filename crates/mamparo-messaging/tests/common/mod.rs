@@ -146,7 +146,12 @@ where
 
 /// Waits for a condition, and fails with its name after ten seconds.
 pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let end = clock::now().plus(Duration::from_secs(10));
+    until_within(10, what, condition).await;
+}
+
+/// Waits for a condition, and fails with its name after so many seconds.
+pub async fn until_within(seconds: u64, what: &str, condition: impl AsyncFn() -> bool) {
+    let end = clock::now().plus(Duration::from_secs(seconds));
     while !condition().await {
         assert!(clock::now() < end, "not in time: {what}");
         clock::sleep_until(clock::now().plus(Duration::from_millis(3))).await;
