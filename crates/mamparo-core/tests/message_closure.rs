@@ -1,6 +1,6 @@
 //! Every end of a connection, a channel or a consumer has a meaning and an advice.
 
-use mamparo_core::message::closure::{Closure, Kind};
+use mamparo_core::message::closure::{Closure, Culprit, Kind};
 
 #[test]
 fn each_reply_code_has_its_meaning() {
@@ -53,4 +53,28 @@ fn each_reply_code_has_its_meaning() {
 fn an_end_without_words_says_so() {
     let words = Closure::new(Kind::Disconnected, "").to_string();
     assert!(words.starts_with("no reason given: "), "{words}");
+}
+
+#[test]
+fn the_publish_that_closed_a_channel_is_told_from_its_neighbours() {
+    let of = |code, text: &str| Closure::of_reply(code, text).culprit();
+    let large = "PRECONDITION_FAILED - message size 1025 is larger than configured max size 1024";
+    assert_eq!(of(406, large), Some(Culprit::LongerThan(1_024)));
+    let large = Culprit::LongerThan(1_024);
+    assert!(large.is("events", 1_025) && !large.is("events", 1_024));
+    let refused =
+        "ACCESS_REFUSED - access to exchange 'events' in vhost '/' refused for user 'shop'";
+    assert_eq!(of(403, refused), Some(Culprit::To("events".into())));
+    let refused =
+        "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'shop'";
+    let default = of(403, refused).unwrap();
+    assert!(default.is("", 1) && !default.is("events", 1));
+    for (code, text) in [
+        (406, "PRECONDITION_FAILED - message size is larger than anything"),
+        (403, "ACCESS_REFUSED - Login was refused"),
+        (403, "ACCESS_REFUSED - access to exchange 'torn"),
+        (404, "NOT_FOUND - no exchange 'events' in vhost '/'"),
+    ] {
+        assert_eq!(of(code, text), None, "{text}");
+    }
 }

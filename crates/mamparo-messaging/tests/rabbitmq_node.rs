@@ -213,3 +213,41 @@ async fn a_broker_short_of_memory_makes_publishes_wait_and_loses_none() {
     .await;
     within(subscription.close()).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_publish_that_the_broker_closes_the_channel_for_is_refused_and_its_neighbours_are_not() {
+    let node = node();
+    let node = node.write().await;
+    let size = |bytes: u64| {
+        let set = format!("application:set_env(rabbit, max_message_size, {bytes}).");
+        node.ctl(&["eval", &set]).unwrap();
+    };
+    node.ctl(&["add_user", "shop", "shop"]).unwrap();
+    node.ctl(&["set_permissions", "shop", ".*", "^amq\\.default$|^rabbit", ".*"]).unwrap();
+    let policy = policy();
+    connect(&node.url()).await.declare(&policy).await.unwrap();
+    size(2_000);
+    let broker = connect(&node.url().replace("guest:guest", "shop:shop")).await;
+    let (large, small) = (
+        mamparo_messaging::Message { body: vec![b'x'; 2_001], ..order("order.created", "o-1") },
+        order("order.created", "o-2"),
+    );
+    let [refused, neighbour] =
+        [broker.publish("", &policy.queue, &large), broker.publish("", &policy.queue, &small)];
+    let (refused, neighbour) = within(async { tokio::join!(refused, neighbour) }).await;
+    let words = format!("{refused:?}");
+    assert!(matches!(refused, Confirm::Nacked(_)) && words.contains("max_message_size"), "{words}");
+    assert!(!matches!(neighbour, Confirm::Nacked(_) | Confirm::Returned), "{neighbour:?}");
+    // The next of its kind is not even sent, and hurts nobody.
+    let again = broker.publish("", &policy.queue, &large);
+    let neighbour = broker.publish("", &policy.queue, &small);
+    let (refused, neighbour) = within(async { tokio::join!(again, neighbour) }).await;
+    assert!(matches!(refused, Confirm::Nacked(_)), "{refused:?}");
+    assert_eq!(neighbour, Confirm::Confirmed);
+    // The same for an exchange that this user may not write to.
+    let refused = broker.publish("events", "x", &small).await;
+    let words = format!("{refused:?}");
+    assert!(matches!(refused, Confirm::Nacked(_)) && words.contains("permissions"), "{words}");
+    assert_eq!(broker.publish("", &policy.queue, &small).await, Confirm::Confirmed);
+    size(134_217_728);
+}

@@ -126,6 +126,61 @@ impl Closure {
     }
 }
 
+/// What a publish was refused for, and so will be the next of its kind: the others in flight only
+/// shared its channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Culprit {
+    /// Bodies of more bytes than this.
+    LongerThan(u64),
+    /// Publishes to this exchange; empty for the default one.
+    To(String),
+}
+
+impl Culprit {
+    /// Is it this publish?
+    #[must_use]
+    pub fn is(&self, exchange: &str, bytes: u64) -> bool {
+        match self {
+            Self::LongerThan(most) => bytes > *most,
+            Self::To(refused) => refused == exchange,
+        }
+    }
+}
+
+impl Closure {
+    /// Which publishes the broker closed the channel for, if it said so in words that we know.
+    #[must_use]
+    pub fn culprit(&self) -> Option<Culprit> {
+        match self.kind {
+            Kind::TooLarge => {
+                let (_, most) = self.text.rsplit_once("max size ")?;
+                most.trim().parse().ok().map(Culprit::LongerThan)
+            }
+            Kind::Refused => {
+                let (_, rest) = self.text.split_once("exchange '")?;
+                let (exchange, _) = rest.split_once('\'')?;
+                let default = exchange == "amq.default";
+                Some(Culprit::To(if default { String::new() } else { exchange.to_owned() }))
+            }
+            Kind::Disconnected
+            | Kind::Forced
+            | Kind::NotFound
+            | Kind::Locked
+            | Kind::AckTimeout
+            | Kind::UnknownTag
+            | Kind::Mismatch
+            | Kind::Precondition
+            | Kind::Cancelled
+            | Kind::NotAllowed
+            | Kind::Exhausted
+            | Kind::Protocol
+            | Kind::Internal
+            | Kind::Closed
+            | Kind::Other => None,
+        }
+    }
+}
+
 fn kind_of(code: u16, text: &str) -> Kind {
     match code {
         200 => Kind::Closed,

@@ -22,7 +22,8 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Confirmation, Connection, Event, ExchangeKind};
 use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
-use mamparo_core::message::closure::{Closure, Kind};
+use mamparo_core::message::closure::{Closure, Culprit, Kind};
+use mamparo_core::time::Moment;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::connection::{Connector, closure_of};
@@ -32,12 +33,19 @@ use crate::{Confirm, observe};
 /// Most publishes that are sent before confirms are looked at again.
 const TURN: usize = 256;
 
+/// How long a publish that would close the channel is refused without asking. Then one tries again:
+/// somebody may have changed the limit or the permission.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+
 type Flight = Pin<Box<dyn Future<Output = (String, lapin::Result<Confirmation>)> + Send>>;
 
 /// One publish on the wire.
 struct Pending {
     reply: oneshot::Sender<Confirm>,
     _place: tokio::sync::OwnedSemaphorePermit,
+    exchange: String,
+    /// Of the body.
+    bytes: u64,
     /// The broker gave it back, and said this.
     returned: Option<String>,
     /// Publishes of the same id, which wait for this one.
@@ -56,6 +64,9 @@ pub(super) struct Line {
     flag: Arc<Flag>,
     /// Exchanges that were there when they were first used on this channel.
     exchanges: HashSet<String>,
+    /// What channels were closed for, the broker's words, and since when: not sent again, for
+    /// each would close the channel, and everybody's publishes with it.
+    culprits: Vec<(Culprit, String, Moment)>,
 }
 
 /// Why a channel is not served any more.
@@ -85,6 +96,7 @@ impl Line {
             flights: FuturesUnordered::new(),
             flag: Arc::new(Flag(AtomicBool::new(false))),
             exchanges: HashSet::new(),
+            culprits: Vec::new(),
         }
     }
 
@@ -126,11 +138,12 @@ impl Line {
             self.state.send_replace(State::Connected);
             let left = self.serve(connection, &channel, &mut events).await;
             // Whatever the broker has made of them, we shall not learn it.
-            let why = match &left {
-                Left::Done => "the publisher was closed".to_owned(),
-                Left::Channel(closure) | Left::Connection(closure) => closure.to_string(),
-            };
-            self.abandon(&why);
+            match &left {
+                Left::Done => {
+                    self.abandon(&Closure::new(Kind::Closed, "the publisher was closed"));
+                }
+                Left::Channel(closure) | Left::Connection(closure) => self.abandon(closure),
+            }
             match left {
                 Left::Done => return None,
                 Left::Connection(closure) => return Some(closure),
@@ -202,6 +215,10 @@ impl Line {
         if command.reply.is_closed() {
             return Ok(());
         }
+        if !self.culprits.is_empty() {
+            let now = clock::now();
+            self.culprits.retain(|(.., since)| now.since(*since) < REFUSED_FOR);
+        }
         if let Some(first) = self.pending.get_mut(&command.id) {
             first.next.push_back(command);
             return Ok(());
@@ -212,6 +229,12 @@ impl Line {
             return Err(ended_by(connection, closure));
         }
         let exchange = command.outgoing.exchange.as_str();
+        let bytes = u64::try_from(command.body.len()).unwrap_or(u64::MAX);
+        if let Some((_, words, _)) = self.culprits.iter().find(|(one, ..)| one.is(exchange, bytes))
+        {
+            command.reply.send(Confirm::Nacked(words.clone())).ok();
+            return Ok(());
+        }
         if !exchange.is_empty() && !self.exchanges.contains(exchange) {
             match exists(&self.connector, connection, exchange).await {
                 Ok(true) => {
@@ -229,6 +252,7 @@ impl Line {
                 }
             }
         }
+        let exchange = exchange.to_owned();
         let Command { id, outgoing, body, reply, place } = command;
         let (channel, key) = (Arc::clone(channel), id.clone());
         self.flights.push(Box::pin(async move {
@@ -239,7 +263,8 @@ impl Line {
             let confirm = async { sent.await?.await };
             (key, confirm.await)
         }));
-        let pending = Pending { reply, _place: place, returned: None, next: VecDeque::new() };
+        let (returned, next) = (None, VecDeque::new());
+        let pending = Pending { reply, _place: place, exchange, bytes, returned, next };
         self.pending.insert(id, pending);
         Ok(())
     }
@@ -270,7 +295,7 @@ impl Line {
                 }
                 Err(error) => {
                     let end = closure_of(&error);
-                    let confirm = Confirm::Unknown(end.to_string());
+                    let confirm = self.verdict(&end, &pending);
                     closure = Some(end);
                     confirm
                 }
@@ -282,14 +307,25 @@ impl Line {
         closure
     }
 
-    /// Everything in flight is unknown from here on.
-    fn abandon(&mut self, why: &str) {
+    /// What the end of the channel says of a publish: refused if it was for its sake.
+    fn verdict(&mut self, closure: &Closure, pending: &Pending) -> Confirm {
+        if pending.returned.is_some() {
+            return Confirm::Returned;
+        }
+        let words = closure.to_string();
+        let Some(culprit) = closure.culprit() else { return Confirm::Unknown(words) };
+        let guilty = culprit.is(&pending.exchange, pending.bytes);
+        if self.culprits.iter().all(|(known, ..)| *known != culprit) {
+            self.culprits.push((culprit, words.clone(), clock::now()));
+        }
+        if guilty { Confirm::Nacked(words) } else { Confirm::Unknown(words) }
+    }
+
+    /// Everything in flight ends here.
+    fn abandon(&mut self, closure: &Closure) {
         self.flights = FuturesUnordered::new();
-        for (_, pending) in self.pending.drain() {
-            let confirm = match pending.returned {
-                Some(_) => Confirm::Returned,
-                None => Confirm::Unknown(why.to_owned()),
-            };
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            let confirm = self.verdict(closure, &pending);
             pending.reply.send(confirm).ok();
             // These were not sent.
             self.backlog.extend(pending.next);
