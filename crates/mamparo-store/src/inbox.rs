@@ -1,5 +1,7 @@
 //! Process once: the row that says "this message has been applied" commits with its effects.
 
+use std::borrow::Cow;
+
 use mamparo_core::message::transaction::Class;
 use mamparo_core::time::WallTime;
 
@@ -62,7 +64,7 @@ pub async fn begin<DB: Backend>(
             store.commit(tx).await?;
             return Ok(None);
         };
-        match store.begin_by(statements).await {
+        match store.begin_by(Cow::Owned(statements), operation).await {
             Ok(tx) => return Ok(Some(tx)),
             Err(error) if error.class() == Class::Duplicate => {}
             Err(error) => return Err(error),

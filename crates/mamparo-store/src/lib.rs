@@ -76,6 +76,7 @@ pub mod clock;
 mod columns;
 pub mod error;
 pub mod failed;
+mod finish;
 pub mod idempotency;
 pub mod inbox;
 pub mod letters;

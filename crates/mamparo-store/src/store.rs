@@ -1,5 +1,6 @@
 //! A database, opened: its connections, transactions and wake-ups.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use mamparo_core::limits::ATTEMPT_MIN_USABLE;
 use mamparo_core::time::WallTime;
 
 use crate::backend::{Lane, Migrated, Pools};
+use crate::finish::ToItsEnd;
 use crate::{Backend, StoreAddress, StoreError, StoreOptions};
 
 /// A transaction of the user's on this store's database.
@@ -155,11 +157,7 @@ impl<DB: Backend> Store<DB> {
     /// # Errors
     /// What the database said.
     pub async fn begin(&self) -> Result<Transaction<'static, DB>, StoreError> {
-        self.lane
-            .writer
-            .begin_with(DB::BEGIN)
-            .await
-            .map_err(StoreError::during("begin a transaction"))
+        self.begin_by(Cow::Borrowed(DB::BEGIN), "begin a transaction").await
     }
 
     /// Begins a writing transaction for a caller who does not wait for longer than `budget`.
@@ -186,14 +184,9 @@ impl<DB: Backend> Store<DB> {
         };
         let options = &self.options;
         let begin = async {
-            let conn = self.lane.writer.acquire().await.map_err(StoreError::during(operation))?;
-            let statements =
-                DB::begin_within(left()?.min(options.statement_timeout), options.lock_timeout);
-            let begun = Transaction::begin(
-                conn,
-                Some(AssertSqlSafe(statements.into_owned()).into_sql_str()),
-            );
-            begun.await.map_err(StoreError::during(operation))
+            let conn = self.write_connection(operation).await?;
+            let left = left()?.min(options.statement_timeout);
+            begin_on(conn, DB::begin_within(left, options.lock_timeout), operation).await
         };
         let within = left()?;
         tokio::time::timeout(within, begin).await.unwrap_or(Err(StoreError::Deadline { operation }))
@@ -208,10 +201,10 @@ impl<DB: Backend> Store<DB> {
     /// they fail.
     pub(crate) async fn begin_by(
         &self,
-        statements: String,
+        statements: Cow<'static, str>,
+        operation: &'static str,
     ) -> Result<Transaction<'static, DB>, StoreError> {
-        let begun = self.lane.writer.begin_with(AssertSqlSafe(statements)).await;
-        begun.map_err(StoreError::during("begin a transaction"))
+        begin_on(self.write_connection(operation).await?, statements, operation).await
     }
 
     /// Commits `tx` and wakes the relays of this process.
@@ -313,6 +306,17 @@ impl<DB: Backend> Store<DB> {
     ) -> Result<PoolConnection<DB>, StoreError> {
         self.lane.reader.acquire().await.map_err(StoreError::during(operation))
     }
+}
+
+/// Begins a transaction on a connection. May be dropped: what has begun by then is rolled back.
+async fn begin_on<DB: Backend>(
+    conn: PoolConnection<DB>,
+    statements: Cow<'static, str>,
+    operation: &'static str,
+) -> Result<Transaction<'static, DB>, StoreError> {
+    let statements = AssertSqlSafe(statements.into_owned()).into_sql_str();
+    let begun = ToItsEnd::new(Transaction::begin(conn, Some(statements))).await;
+    begun.map_err(StoreError::during(operation))
 }
 
 impl<DB: Backend> Clone for Store<DB> {

@@ -11,13 +11,15 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::process::Stdio;
 use std::task::Poll;
+use std::time::Duration;
 
 use common::home::Home;
 use common::{File, LEASE, at, message, queue};
 use mamparo_store::inbox::{self, Seen};
 use mamparo_store::outbox::{self, Event};
 use mamparo_store::queue::{self as rows, Selection};
-use mamparo_store::{SqliteStore, Store};
+use mamparo_store::{PostgresStore, SqliteStore, Store, StoreAddress, StoreOptions};
+use mamparo_testkit::database::Database;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -190,6 +192,46 @@ async fn messages_c21_a_future_dropped_at_any_await_leaves_balanced_queues() {
         assert!(totals[0].balanced(), "dropped after {polls} polls: {totals:?}");
     }
     assert_eq!(finished, 3);
+}
+
+/// A caller that vanishes while its transaction begins must not leave it open in the pool: whatever the
+/// next user of the connection writes would never be committed.
+#[tokio::test]
+async fn messages_c21_a_begin_that_is_dropped_leaves_no_transaction_open() {
+    let database = Database::create();
+    let address = StoreAddress::parse(&database.url()).unwrap();
+    let options = StoreOptions { connections: 1, ..StoreOptions::default() };
+    let store = PostgresStore::open_with(&address, &options).await.unwrap();
+    let watcher = PostgresStore::open(&database.url()).await.unwrap();
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                AND state LIKE 'idle in transaction%'";
+    let second = Duration::from_secs(1);
+    for way in ["begin", "begin_within", "inbox"] {
+        let (mut crashed, mut polls) = (0, 0);
+        loop {
+            let id = format!("{way} {polls}");
+            let begin = async {
+                match way {
+                    "begin" => drop(store.begin().await.unwrap()),
+                    "begin_within" => drop(store.begin_within(second).await.unwrap()),
+                    _ => drop(inbox::begin(&store, "c", &id, "k", at(0)).await.unwrap()),
+                }
+            };
+            if dropped_after(polls, begin).await.is_some() {
+                break;
+            }
+            crashed += 1;
+            polls += 1;
+            // Once the one connection is free, it is as clean as it was.
+            drop(store.reader().acquire().await.unwrap());
+            assert_eq!(Database::number(&watcher, open).await, 0, "{id}");
+            let mut tx = store.begin().await.unwrap();
+            let seen = inbox::insert(&mut tx, "c", &id, "k", at(0)).await.unwrap();
+            tx.rollback().await.unwrap();
+            assert_eq!(seen, Seen::Fresh, "{id}");
+        }
+        assert!(crashed > 0, "{way} never waited");
+    }
 }
 
 on_every_database!(
