@@ -142,7 +142,7 @@ pub fn steps(deny: bool) -> Vec<Step> {
     }
     let soak = "run --quiet --locked --package soak --";
     steps.push(Step::cargo("soak", &format!("{soak} fight --messages 1024 --every-ms 400")));
-    steps.push(Step::cargo("soak at every write", &format!("{soak} writes --step 9")));
+    steps.push(Step::cargo("soak at every write", &format!("{soak} writes --step 40")));
     steps.push(Step::cargo(ON_SERVERS, "xtask demo"));
     steps.push(Step::cargo("bench gate", "xtask bench gate"));
     let bare = "check --quiet --package mamparo --locked --no-default-features";

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::SoakError;
 
@@ -45,7 +45,8 @@ pub struct Wire {
     url: String,
     cuts: watch::Sender<u32>,
     counter: Arc<Mutex<Counter>>,
-    task: JoinHandle<()>,
+    /// Ends when the wire is dropped.
+    _forwarding: JoinSet<()>,
 }
 
 impl Wire {
@@ -60,9 +61,11 @@ impl Wire {
         let (cuts, seen) = watch::channel(0);
         let counter = Arc::new(Mutex::new(Counter::default()));
         let forwarded = forward(listener, target.clone(), seen, Arc::clone(&counter));
-        #[expect(clippy::disallowed_methods, reason = "aborted when the wire is dropped")]
-        let task = tokio::spawn(forwarded);
-        Ok(Self { url: url.replacen(&target, &local, 1), cuts, counter, task })
+        let mut forwarding = JoinSet::new();
+        #[expect(clippy::disallowed_methods, reason = "the set ends with the wire")]
+        forwarding.spawn(forwarded);
+        let url = url.replacen(&target, &local, 1);
+        Ok(Self { url, cuts, counter, _forwarding: forwarding })
     }
 
     /// The address of this end.
@@ -86,12 +89,6 @@ impl Wire {
     #[must_use]
     pub fn sprung(&self) -> bool {
         self.counter.lock().unwrap_or_else(PoisonError::into_inner).sprung
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -110,47 +110,32 @@ async fn one<DB: Books>(
 ) -> Result<bool, SoakError> {
     let (store, broker) =
         (DB::open(engines.store()).await?, AnyBroker::open(engines.broker()).await?);
-    let policy = roles::policy(run, run, true);
-    broker.declare(&policy).await?;
+    broker.declare(&roles::policy(run, run, true)).await?;
     let watched = match line {
         Line::Store => (wire.url(), engines.broker()),
         Line::Broker => (engines.store(), wire.url()),
     };
     let own = (engines.store(), engines.broker());
-    let start = |name, role: &str, (store, broker): (&str, &str)| {
-        let words = ["--store", store, "--broker", broker].into_iter();
-        let words = words.chain(role.split_whitespace()).map(str::to_owned).collect();
-        Actor::start(name, words, folder)
-    };
-    let write = format!("write --run {run} --from 0 --keys {KEYS} --each {EACH}");
-    let relay = format!("relay --lease-ms {LEASE_MS}");
-    let consume = format!("consume --queue {run} --run {run} --strict");
-    let parts = [
-        ("writer", write, Victim::Writer),
-        ("relay", relay, Victim::Relay),
-        ("consumer", consume, Victim::Consumer),
-    ];
     let mut actors = Vec::new();
-    for (name, role, who) in &parts {
-        let lines = if *who == victim { watched } else { own };
-        // The victim waits for nobody: the trap is set before it can have written enough.
-        let actor = start(name, role, lines)?;
-        if *who == victim {
+    for who in [Victim::Writer, Victim::Relay, Victim::Consumer] {
+        let actor = start(who, run, if who == victim { watched } else { own }, folder)?;
+        if who == victim {
+            // It waits for nobody: the trap is set before it can have written much.
             let process = actor.id().ok_or(SoakError::Hangs("a child that has just started"))?;
             wire.set(Trap { at, moment, process });
         }
-        actors.push(actor);
+        actors.push((who, actor));
     }
     let total = u64::from(KEYS) * EACH.unsigned_abs();
     let mut died = false;
     let until = clock::now().plus(LIMIT);
     loop {
-        for (actor, (_, role, who)) in actors.iter_mut().zip(&parts) {
-            if *who == victim && wire.sprung() && !died {
-                died = true;
+        if wire.sprung() && !died {
+            died = true;
+            for (who, actor) in actors.iter_mut().filter(|(who, _)| *who == victim) {
                 actor.ended().await?;
                 // Nobody disturbs the next one.
-                *actor = start("victim-again", role, own)?;
+                *actor = start(*who, run, own, folder)?;
             }
         }
         let applied = DB::count_effects(store.reader(), run).await?.unsigned_abs();
@@ -159,21 +144,37 @@ async fn one<DB: Books>(
         }
         if clock::now() > until {
             let what = format!("{applied} of {total} effects");
-            return Err(broken(victim, line, moment, at, &what));
+            return Err(broken((victim, line, moment), at, &what));
         }
         pause(20).await;
     }
-    for actor in actors {
+    for (_, actor) in actors {
         actor.stop().await?;
     }
     let verdict = Verdict::read(total, &DB::effects(store.reader(), run).await?);
-    if verdict.holds(true) {
-        Ok(died)
-    } else {
-        Err(broken(victim, line, moment, at, &format!("{verdict:?}")))
-    }
+    let kept = verdict.holds(true);
+    kept.then_some(died).ok_or_else(|| broken((victim, line, moment), at, &format!("{verdict:?}")))
 }
 
-fn broken(victim: Victim, line: Line, moment: Moment, at: u32, what: &str) -> SoakError {
+/// A child for one part.
+fn start(
+    who: Victim,
+    run: &str,
+    (store, broker): (&str, &str),
+    folder: &Path,
+) -> Result<Actor, SoakError> {
+    let (name, role) = match who {
+        Victim::Writer => {
+            ("writer", format!("write --run {run} --from 0 --keys {KEYS} --each {EACH}"))
+        }
+        Victim::Relay => ("relay", format!("relay --lease-ms {LEASE_MS}")),
+        Victim::Consumer => ("consumer", format!("consume --queue {run} --run {run} --strict")),
+    };
+    let words = ["--store", store, "--broker", broker].into_iter();
+    let words = words.chain(role.split_whitespace()).map(str::to_owned).collect();
+    Actor::start(name, words, folder)
+}
+
+fn broken((victim, line, moment): (Victim, Line, Moment), at: u32, what: &str) -> SoakError {
     SoakError::Broken(format!("{victim:?} killed {moment:?} write {at} to the {line:?}: {what}"))
 }
