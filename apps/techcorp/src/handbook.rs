@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use mamparo::core::message::topology::WaitingRoom;
 use mamparo::core::saga::order::{ORDER, Then};
 use mamparo::service::telemetry::{METRICS, Metric};
 use mamparo::topology::{self, Problems};
@@ -78,20 +79,23 @@ pub fn page() -> Result<String, Problems> {
             let _ = write!(text, "\n{table}");
         }
     }
-    text.push_str("\n## Queues\n\n| queue | owner | events | attempts | delay | runbook |\n");
-    text.push_str("|---|---|---|---|---|---|\n");
+    text.push_str(
+        "\n## Queues\n\n| queue | owner | events | attempts | delay | waits at | runbook |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|\n");
     for service in SERVICES {
         let file = default_policy(service).unwrap_or_default();
         for queue in topology::parse(&format!("{service}.toml"), file)?.queues {
             let events: Vec<&str> = queue.events.iter().map(|event| event.value.as_str()).collect();
             let _ = writeln!(
                 text,
-                "| `{}` | {} | {} | {} | {} | [dead letters]({}) |",
+                "| `{}` | {} | {} | {} | {} | {} | [dead letters]({}) |",
                 queue.name.value,
                 queue.owner.value,
                 events.join(", "),
                 queue.attempts.value,
                 topology::show_duration(queue.retry_delay.value),
+                waits_at(queue.waiting_room.value),
                 queue.runbook.value.trim_start_matches("docs/"),
             );
         }
@@ -102,6 +106,13 @@ pub fn page() -> Result<String, Problems> {
         let _ = writeln!(text, "| `{name}` | {kind} | {help} |");
     }
     Ok(text)
+}
+
+fn waits_at(room: WaitingRoom) -> &'static str {
+    match room {
+        WaitingRoom::Tiers | WaitingRoom::Broker => "the broker",
+        WaitingRoom::Parked => "the service's own database",
+    }
 }
 
 fn action(then: Then) -> String {

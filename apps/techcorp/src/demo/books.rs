@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use mamparo::core::message::topology::{DLQ_SUFFIX, dlq};
 use mamparo::messaging::letters::{Letters as _, Place};
 use mamparo::messaging::{AnyBroker, Broker, QueuePolicy};
 use sqlx::postgres::PgPoolOptions;
@@ -157,13 +158,15 @@ impl Books {
         Ok(unrest)
     }
 
-    /// Messages that wait for a consumer, or for their next attempt.
+    /// Messages that wait for a consumer, or for their next attempt, wherever they do.
     ///
     /// # Errors
-    /// What the broker said.
+    /// What database or broker said.
     pub async fn under_way(&self) -> Result<u64, DemoError> {
         let depths = self.depths().await?;
-        Ok(depths.iter().filter(|(queue, _)| !queue.ends_with(".dlq")).map(|(_, n)| n).sum())
+        let waiting = depths.iter().filter(|(queue, _)| !queue.ends_with(DLQ_SUFFIX));
+        let waiting: u64 = waiting.map(|(_, many)| many).sum();
+        Ok(waiting + self.count(PARKED).await?)
     }
 
     /// Messages by queue, empty queues left out.
@@ -183,12 +186,14 @@ impl Books {
         Ok(depths)
     }
 
-    /// All dead letters: (dead-letter queue, message id).
+    /// All dead letters, those that a service keeps in its own database included:
+    /// (dead-letter queue, message id).
     ///
     /// # Errors
-    /// What the broker said.
+    /// What database or broker said.
     pub async fn dead_letters(&self) -> Result<Vec<(String, String)>, DemoError> {
-        let mut dead = Vec::new();
+        let kept: Vec<(String, String)> = self.rows(query(KEPT_DEAD)).await?;
+        let mut dead: Vec<_> = kept.into_iter().map(|(queue, id)| (dlq(&queue), id)).collect();
         for policy in &self.queues {
             let mut letters = self.broker.letters(&policy.queue, Place::Dead).await?;
             let found = letters.fetch(LETTERS_MAX).await?;
@@ -240,6 +245,20 @@ const UNREST: [(&str, &str); 6] = [
     ),
     ("mails queued", "SELECT COUNT(*) FROM notifications.mails WHERE state = 'QUEUED'"),
 ];
+
+/// Messages that wait in a service's own database for their next attempt.
+const PARKED: &str = "
+    SELECT (SELECT COUNT(*) FROM orders.mamparo_parked)
+         + (SELECT COUNT(*) FROM inventory.mamparo_parked)
+         + (SELECT COUNT(*) FROM payments.mamparo_parked)
+         + (SELECT COUNT(*) FROM notifications.mamparo_parked)";
+
+/// Messages that a service has given up, and keeps in its own database.
+const KEPT_DEAD: &str = "
+    SELECT consumer, id FROM orders.mamparo_failed WHERE status = 'failed'
+    UNION ALL SELECT consumer, id FROM inventory.mamparo_failed WHERE status = 'failed'
+    UNION ALL SELECT consumer, id FROM payments.mamparo_failed WHERE status = 'failed'
+    UNION ALL SELECT consumer, id FROM notifications.mamparo_failed WHERE status = 'failed'";
 
 /// Events that the broker has not confirmed.
 pub const EVENTS_PENDING: &str = "

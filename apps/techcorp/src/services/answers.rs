@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use mamparo::core::message::transaction::Class;
 use mamparo::messaging::{Answer, MessagingError};
 use mamparo::store::StoreError;
+use mamparo::store::class::{class_of, class_within};
 
 /// How long a message waits when the database is away.
 pub(super) const DATABASE_AWAY: Duration = Duration::from_secs(1);
@@ -38,48 +40,50 @@ pub enum HandlerError {
     },
 }
 
-/// The answer for a failure: a database that is away or busy is nobody's attempt. Anything else that
-/// it says (a statement that it refuses, a row that can't be read) is an attempt, and ends among the
-/// dead letters if it is a bug: deferred, it would come back every second for ever.
+/// The answer for a failure: a database that is away or busy is nobody's attempt, and neither is a
+/// transaction that lost against another. Anything else that it says (a statement that it refuses, a
+/// row that can't be read) is an attempt, and ends among the dead letters if it is a bug: deferred,
+/// it would come back every second for ever.
 pub fn answer(error: &HandlerError) -> Answer {
     let reason = chain(error);
-    let driver = match error {
-        HandlerError::Sql(source) | HandlerError::Store(StoreError::Database { source, .. }) => {
-            Some(source)
-        }
+    let delay = match error {
         HandlerError::Event(_) => return Answer::Dead { reason },
-        HandlerError::Raced => return Answer::Defer { delay: Duration::ZERO },
-        HandlerError::Store(_) | HandlerError::Broker(_) | HandlerError::Unknown { .. } => None,
+        HandlerError::Raced => Some(Duration::ZERO),
+        HandlerError::Sql(_)
+        | HandlerError::Store(_)
+        | HandlerError::Broker(_)
+        | HandlerError::Unknown { .. } => class_within(error).and_then(postponed),
     };
-    if driver.is_some_and(is_away) {
-        tracing::warn!(%reason, "message deferred");
-        return Answer::Defer { delay: DATABASE_AWAY };
+    match delay {
+        Some(delay) => {
+            tracing::warn!(%reason, "message deferred");
+            Answer::Defer { delay }
+        }
+        None => Answer::RetryAfter { delay: None, reason },
     }
-    Answer::RetryAfter { delay: None, reason }
 }
 
-/// Does this failure pass by itself: is the database away or busy, or was somebody else first?
+/// How long a message waits for what is no fault of its own; `None` for what may be.
+fn postponed(class: Class) -> Option<Duration> {
+    if class.is_away() {
+        Some(DATABASE_AWAY)
+    } else if matches!(class, Class::RetryWhole | Class::Reprepare) {
+        Some(Duration::ZERO)
+    } else {
+        None
+    }
+}
+
+/// Does this failure pass by itself: is the database away, busy or late, or was somebody else first?
 pub(super) fn passes(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.any(|cause| {
-        matches!(cause.downcast_ref(), Some(HandlerError::Raced))
-            || cause.downcast_ref().is_some_and(is_away)
-    })
+    causes.any(|cause| matches!(cause.downcast_ref(), Some(HandlerError::Raced)))
+        || class_within(error).is_some_and(|class| class != Class::Permanent)
 }
 
 /// Is the database away, or busy with somebody else?
 pub(super) fn is_away(error: &sqlx::Error) -> bool {
-    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, WorkerCrashed};
-    error.as_database_error().map_or_else(
-        || matches!(error, Io(_) | PoolTimedOut | PoolClosed | WorkerCrashed | Protocol(_)),
-        is_busy,
-    )
-}
-
-/// SQLite's BUSY, LOCKED, IOERR, FULL and CANTOPEN, extended codes included: the low byte counts.
-fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
-    let code = error.code().and_then(|code| code.parse::<u32>().ok());
-    code.is_some_and(|code| matches!(code & 0xFF, 5 | 6 | 10 | 13 | 14))
+    class_of(error).is_away()
 }
 
 /// An error and its causes on one line; a cause that the error has told already is not told twice.
@@ -101,6 +105,23 @@ mod tests {
     use mamparo::store::SqliteStore;
 
     use super::*;
+
+    #[test]
+    fn what_passes_by_itself_is_nobodys_attempt_and_what_does_not_is_one() {
+        for class in [Class::LockBusy, Class::Reconnect, Class::ReadOnly, Class::StopIntake] {
+            assert_eq!(postponed(class), Some(DATABASE_AWAY), "{class:?}");
+        }
+        for class in [Class::RetryWhole, Class::Reprepare] {
+            assert_eq!(postponed(class), Some(Duration::ZERO), "{class:?}");
+        }
+        for class in [Class::Deadline, Class::Duplicate, Class::Permanent, Class::OutcomeUnknown] {
+            assert_eq!(postponed(class), None, "{class:?}");
+        }
+        assert!(passes(&HandlerError::Raced));
+        assert!(passes(&HandlerError::Sql(sqlx::Error::PoolTimedOut)));
+        assert!(!passes(&HandlerError::Sql(sqlx::Error::RowNotFound)));
+        assert!(matches!(answer(&HandlerError::Raced), Answer::Defer { delay: Duration::ZERO }));
+    }
 
     #[tokio::test]
     async fn a_row_that_cannot_be_read_uses_attempts_up_and_a_database_that_is_away_does_not() {
