@@ -75,8 +75,13 @@ pub fn get<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
 /// What may travel on: everything but [`NEVER_COPIED`].
 #[must_use]
 pub fn carried(headers: &Headers) -> Headers {
-    let banned = |name: &str| NEVER_COPIED.iter().any(|banned| banned.eq_ignore_ascii_case(name));
-    headers.iter().filter(|(name, _)| !banned(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
+    headers.iter().filter(|(name, _)| travels(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
+}
+
+/// May a header of this name travel on?
+#[must_use]
+pub fn travels(name: &str) -> bool {
+    !NEVER_COPIED.iter().any(|banned| banned.eq_ignore_ascii_case(name))
 }
 
 /// Sets `name`, replacing a spelling of it in another case.

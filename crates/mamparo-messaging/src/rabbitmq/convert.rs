@@ -115,21 +115,22 @@ pub(super) fn incoming(
     properties: &BasicProperties,
     body: Vec<u8>,
 ) -> Message {
-    let mut all = Headers::new();
-    if let Some(table) = properties.headers() {
-        for (name, value) in table {
-            all.insert(name.to_string(), text_of(value));
+    let mut read = Headers::new();
+    let mut own = [None, None, None];
+    for (name, value) in properties.headers().iter().flatten() {
+        let name = name.as_str();
+        match [KEY, EXCHANGE, ROUTING_KEY].iter().position(|own| own.eq_ignore_ascii_case(name)) {
+            Some(place) => own[place] = Some(text_of(value)),
+            None if headers::travels(name) => {
+                read.insert(name.to_owned(), text_of(value));
+            }
+            None => {}
         }
     }
-    let mut read = headers::carried(&all);
-    let mut own = |name: &str, otherwise: &str| {
-        let value = headers::get(&read, name).unwrap_or(otherwise).to_owned();
-        headers::remove(&mut read, name);
-        value
-    };
-    let key = own(KEY, "");
-    let exchange = own(EXCHANGE, exchange);
-    let routing_key = own(ROUTING_KEY, routing_key);
+    let [key, first_exchange, first_routing_key] = own;
+    let key = key.unwrap_or_default();
+    let exchange = first_exchange.unwrap_or_else(|| exchange.to_owned());
+    let routing_key = first_routing_key.unwrap_or_else(|| routing_key.to_owned());
     let values = [
         text(properties.content_type()).filter(|kind| kind != "application/json"),
         text(properties.content_encoding()),
@@ -217,7 +218,7 @@ fn json_of(value: &AMQPValue) -> serde_json::Value {
         }
         AMQPValue::Void => Value::Null,
         AMQPValue::ShortString(text) => text.to_string().into(),
-        AMQPValue::LongString(text) => text.to_string().into(),
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into(),
         AMQPValue::ByteArray(bytes) => String::from_utf8_lossy(bytes.as_slice()).into(),
     }
 }
