@@ -26,7 +26,7 @@ struct Cli {
 enum Command {
     /// Look at dead letters, put them back, or throw them away.
     #[command(subcommand)]
-    Dlq(dlq::Verb),
+    Dlq(Box<dlq::Verb>),
     /// Bring the tables of a service's store up to date, and say from which version to which.
     Migrate(migrate::Migrate),
     /// Compare a broker's queues with the policy files, and make what is missing.
@@ -43,7 +43,9 @@ fn main() -> ExitCode {
             return if error.print().is_ok() { code.into() } else { Exit::Unusable.into() };
         }
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // A second thread, so that a connection stays alive while somebody thinks about a question.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match runtime.worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             say(&format!("error: failed to start a runtime: {error}"));
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
         }
     };
     match cli.command {
-        Command::Dlq(verb) => runtime.block_on(dlq::run(verb)).into(),
+        Command::Dlq(verb) => runtime.block_on(dlq::run(*verb)).into(),
         Command::Migrate(verb) => runtime.block_on(migrate::run(verb)).into(),
         Command::Topology(verb) => runtime.block_on(topology::run(verb)).into(),
     }

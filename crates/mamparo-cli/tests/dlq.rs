@@ -111,7 +111,7 @@ async fn list_speaks_json_and_filters_by_type() {
         "messages": [{
             "id": "m-2", "type": "payment.confirmed", "key": "o-2",
             "since": "2026-11-30T08:05:09.042Z", "attempts": 5, "reason": "attempts-spent",
-            "error": "\u{1b}[31mmissing field `total`",
+            "error": "\u{1b}[31mmissing field `total`", "group": "ce6248d2b0b1a2fe",
         }],
     });
     assert_eq!((ran.code, value), (0, expected));
@@ -157,7 +157,9 @@ async fn a_change_needs_yes_when_nobody_can_be_asked() {
         let ran = broker.dlq(verb, rest);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{verb}");
         assert!(
-            ran.err.ends_with("hint: give --yes to do it without being asked\n"),
+            ran.err.ends_with(
+                "hint: give --yes to do it without being asked, or --dry-run to see what would be done\n"
+            ),
             "{}",
             ran.err
         );

@@ -19,6 +19,8 @@ pub mod plan;
 pub mod rabbitmq;
 pub mod relay;
 mod room;
+pub mod stored;
+pub mod sweeper;
 
 pub use any::{AnyBroker, AnySubscription};
 pub use broker::{Broker, Confirm};
@@ -32,3 +34,4 @@ pub use message::{Message, event};
 pub use observe::METRICS;
 pub use rabbitmq::{RabbitMqBroker, RabbitMqOptions};
 pub use relay::{Relay, RelayOptions, RelaySummary};
+pub use sweeper::{Sweeper, SweeperOptions};

@@ -17,7 +17,7 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 24] = [
+pub const METRICS: [(&str, &[&str], &str); 29] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -65,7 +65,16 @@ pub const METRICS: [(&str, &[&str], &str); 24] = [
         &[],
         "age of the oldest transaction of the database server; while it lasts dead rows stay",
     ),
-    ("mamparo_dlq_operations_total", &["queue", "verb"], "dead letters replayed or discarded"),
+    (
+        "mamparo_dlq_operations_total",
+        &["queue", "verb"],
+        "failed messages that people replayed, edited, discarded or brought back",
+    ),
+    ("mamparo_failed_messages", &["queue", "reason"], "failed messages that wait for a person"),
+    ("mamparo_failed_oldest_seconds", &["queue"], "age of the oldest of them"),
+    ("mamparo_failed_groups", &["queue"], "different failures among them, counted up to 100"),
+    ("mamparo_swept_total", &["queue"], "dead letters that came from the broker to the store"),
+    ("mamparo_sweeper_left", &["queue"], "dead letters that the broker still holds"),
 ];
 
 /// What a message's handling and the calls that it makes are logged under; at the level of errors,
@@ -331,6 +340,33 @@ pub(crate) fn operated(queue: &str, verb: &'static str, id: &str, actor: &str, r
     let labels = [("queue", queue.to_owned()), ("verb", verb.to_owned())];
     metrics::counter!("mamparo_dlq_operations_total", &labels).increment(1);
     tracing::warn!(queue, verb, id, actor, reason, "dead letter");
+}
+
+/// The sweeper brought dead letters in, and this many were left for its next cycle.
+pub(crate) fn swept(queue: &str, swept: u64, left: u64) {
+    metrics::gauge!("mamparo_sweeper_left", "queue" => queue.to_owned()).set(left as f64);
+    metrics::counter!("mamparo_swept_total", "queue" => queue.to_owned()).increment(swept);
+    if swept > 0 {
+        tracing::warn!(queue, swept, left, "dead letters came from the broker to the store");
+    }
+}
+
+/// The sweeper lost its broker or its store; it tries again.
+pub(crate) fn sweeper_failed(queue: &str, error: &MessagingError) {
+    tracing::warn!(queue, error = chain(error), "sweeper");
+}
+
+/// What waits for a person.
+pub(crate) fn failed_messages(queue: &str, reason: &str, messages: u64) {
+    let labels = [("queue", queue.to_owned()), ("reason", reason.to_owned())];
+    metrics::gauge!("mamparo_failed_messages", &labels).set(messages as f64);
+}
+
+/// The oldest of them, and how many different failures they are.
+pub(crate) fn failed_queue(queue: &str, oldest: std::time::Duration, groups: u64) {
+    let gauge = metrics::gauge!("mamparo_failed_oldest_seconds", "queue" => queue.to_owned());
+    gauge.set(oldest.as_secs_f64());
+    metrics::gauge!("mamparo_failed_groups", "queue" => queue.to_owned()).set(groups as f64);
 }
 
 fn count(queue: &str, outcome: &'static str) {

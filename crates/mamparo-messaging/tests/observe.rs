@@ -10,7 +10,9 @@ use std::time::Duration;
 use common::{QUEUE, Running, Script, Shop, Step, done, order, policy, shop, spawn, until};
 use mamparo_call::clock;
 use mamparo_core::message::topology::WaitingRoom;
-use mamparo_messaging::{Answer, METRICS, QueuePolicy, Relay, RelayOptions, dlq, event};
+use mamparo_messaging::{
+    Answer, Broker as _, METRICS, QueuePolicy, Relay, RelayOptions, dlq, event,
+};
 use mamparo_store::outbox;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
@@ -76,8 +78,20 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     shop.settled().await;
     let mut selected = dlq::select(&shop.broker, QUEUE, &dlq::Choice::default()).await.unwrap();
     let task = dlq::Task::new(dlq::Verb::Discard, "ana", "a test");
-    let stop = tokio_util::sync::CancellationToken::new();
+    let stop = CancellationToken::new();
     dlq::carry_out(&mut selected, &task, None, &stop, |_| ()).await.unwrap();
+    let stray = order("order.created", "o-9");
+    shop.broker.publish("", &format!("{QUEUE}.dlq"), &stray).await;
+    let policy = QueuePolicy::new(QUEUE, "team");
+    let options = mamparo_messaging::SweeperOptions::default();
+    let sweeper =
+        mamparo_messaging::Sweeper::new(shop.broker.clone(), &shop.store, [&policy], options);
+    let (swept, rendered) = (CancellationToken::new(), || prometheus.render());
+    let counted = async {
+        until("swept", async || rendered().contains("mamparo_failed_groups")).await;
+        swept.cancel();
+    };
+    tokio::join!(sweeper.run(swept.clone()), counted);
     shop.meddle("DELETE FROM mamparo_queues WHERE name = 'orders.saga'").await;
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;

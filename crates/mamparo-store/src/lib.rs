@@ -96,6 +96,7 @@ pub use clock::Clock;
 pub use error::StoreError;
 pub use mamparo_core::message::transaction::{Class, Repeats};
 pub use options::StoreOptions;
+/// The databases, for those who name a [`Store`]'s.
 pub use sqlx::{Postgres, Sqlite};
 pub use store::{Budget, Now, OutboxSignal, PostgresStore, SqliteStore, Store, Transaction};
 pub use transact::{Attempts, Witness};

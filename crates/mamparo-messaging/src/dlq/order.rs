@@ -121,7 +121,7 @@ impl Task {
                     return Err(format!("it was discarded over {} ago", days(UNDO_WINDOW)));
                 }
                 let back = message.with_headers(lineage::restored(&message.headers));
-                (Some((topology::dlq(queue), back)), None)
+                (Some((topology::dlq(queue), back)), Some(note(None)))
             }
         };
         Ok(Order { letter, copy, archive })

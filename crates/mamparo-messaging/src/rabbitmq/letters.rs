@@ -62,6 +62,7 @@ pub struct RabbitMqLetters {
     consumer: Option<Consumer>,
     /// The main queue's name.
     queue: String,
+    place: Place,
     total: u64,
     fetched: u64,
     /// Tags that were handed out and not settled.
@@ -81,13 +82,10 @@ impl RabbitMqLetters {
             Place::Archive => topology::archive(queue),
         };
         let ready = broker.ready(&name).await.map_err(failed(format!("count queue {name:?}")))?;
-        let total = match (ready, place) {
-            (Some(total), _) => total,
-            (None, Place::Dead) => return Err(unknown(queue)),
-            (None, Place::Archive) => 0,
-        };
-        let wanted = ready.is_some();
-        Self::consume(broker, queue, &name, total, wanted)
+        if ready.is_none() && place == Place::Dead {
+            return Err(unknown(queue));
+        }
+        Self::consume(broker, queue, &name, place, ready)
             .await
             .map_err(failed(format!("open the letters of queue {queue:?}")))
     }
@@ -96,15 +94,16 @@ impl RabbitMqLetters {
         broker: &RabbitMqBroker,
         queue: &str,
         name: &str,
-        total: u64,
-        wanted: bool,
+        place: Place,
+        ready: Option<u64>,
     ) -> Result<Self, Closure> {
+        let total = ready.unwrap_or(0);
         let connector = &broker.inner.connector;
         let connection = connector.open(&format!("letters of {queue}")).await?;
         let channel = connector.within(connection.create_channel()).await?;
         connector.within(channel.basic_qos(HELD_MAX, BasicQosOptions::default())).await?;
         let mut consumer = None;
-        if wanted {
+        if ready.is_some() {
             let tag = format!("mamparo-letters-{}", uuid::Uuid::now_v7());
             let asked = channel.basic_consume(
                 name.into(),
@@ -120,6 +119,7 @@ impl RabbitMqLetters {
             channel,
             consumer,
             queue: queue.to_owned(),
+            place,
             total: total.min(u64::from(HELD_MAX)),
             fetched: 0,
             held: HashSet::new(),
@@ -205,8 +205,13 @@ impl RabbitMqLetters {
 
     /// What has to be confirmed before the letter may leave: first the archive, then the copy. A
     /// crash between them leaves the letter, and an archived double that nobody misses.
-    async fn publish(broker: &RabbitMqBroker, queue: &str, order: &Order<'_>) -> Settling {
-        let archived = order.archive.as_ref().map(|note| {
+    async fn publish(
+        broker: &RabbitMqBroker,
+        queue: &str,
+        place: Place,
+        order: &Order<'_>,
+    ) -> Settling {
+        let archived = order.archive.as_ref().filter(|_| place == Place::Dead).map(|note| {
             let kept = order.letter.message.with_headers(note.headers.clone());
             (topology::archive(queue), kept)
         });
@@ -265,14 +270,15 @@ impl Letters for RabbitMqLetters {
     }
 
     async fn settle(&mut self, orders: &[Order<'_>]) -> Result<Vec<Settling>, MessagingError> {
-        if orders.iter().any(|order| order.archive.is_some()) {
+        if self.place == Place::Dead && orders.iter().any(|order| order.archive.is_some()) {
             let made = self.ensure_archive().await;
             made.map_err(failed(format!("make queue {:?}", topology::archive(&self.queue))))?;
         }
-        let (broker, queue, held) = (&self.broker, self.queue.as_str(), &self.held);
+        let (broker, queue, place) = (&self.broker, self.queue.as_str(), self.place);
+        let held = &self.held;
         let publish = |order| async move {
             if tag_of(order).is_some_and(|tag| held.contains(&tag)) {
-                Self::publish(broker, queue, order).await
+                Self::publish(broker, queue, place, order).await
             } else {
                 Settling::Gone
             }
@@ -312,8 +318,10 @@ pub(super) async fn browse(
     filter: &Filter,
 ) -> Result<Vec<Stored>, MessagingError> {
     let ready = broker.ready(queue).await.map_err(failed(format!("count queue {queue:?}")))?;
-    let Some(total) = ready else { return Err(unknown(queue)) };
-    let mut letters = RabbitMqLetters::consume(broker, queue, queue, total, true)
+    if ready.is_none() {
+        return Err(unknown(queue));
+    }
+    let mut letters = RabbitMqLetters::consume(broker, queue, queue, Place::Dead, ready)
         .await
         .map_err(failed(format!("look into queue {queue:?}")))?;
     let most = usize::try_from(filter.max).unwrap_or(usize::MAX);
