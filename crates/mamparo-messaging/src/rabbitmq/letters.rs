@@ -65,6 +65,7 @@ pub struct RabbitMqLetters {
     place: Place,
     total: u64,
     fetched: u64,
+    settled: u64,
     /// Tags that were handed out and not settled.
     held: HashSet<u64>,
     /// An archive was made for this queue, or found.
@@ -122,6 +123,7 @@ impl RabbitMqLetters {
             place,
             total: total.min(u64::from(HELD_MAX)),
             fetched: 0,
+            settled: 0,
             held: HashSet::new(),
             archive: false,
         })
@@ -161,16 +163,17 @@ impl RabbitMqLetters {
     /// channel stays open for a moment. Its end gives back, and not `basic.nack` with `multiple`, which
     /// would bring more than 32 of them back in any order.
     async fn release(&self) -> Result<(), Closure> {
-        let (connector, held) = (&self.broker.inner.connector, self.held.len());
+        // Also what the broker has handed out and nobody has looked at.
+        let all = self.total.saturating_sub(self.settled);
+        let connector = &self.broker.inner.connector;
         if let Some(consumer) = &self.consumer {
             let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
             connector.within(cancel).await?;
             clock::sleep_until(clock::now().plus(GRACE)).await;
         }
         connector.within(self.connection.close(200, "done".into())).await?;
-        let Some(consumer) = self.consumer.as_ref().filter(|_| held > 0) else { return Ok(()) };
+        let Some(consumer) = self.consumer.as_ref().filter(|_| all > 0) else { return Ok(()) };
         let (name, end) = (consumer.queue().to_string(), clock::now().plus(RELEASE_MAX));
-        let all = u64::try_from(held).unwrap_or(u64::MAX);
         // A queue that is gone has nothing to wait for.
         while self.broker.ready(&name).await?.is_some_and(|ready| ready < all) && clock::now() < end
         {
@@ -296,6 +299,7 @@ impl Letters for RabbitMqLetters {
             let acked = self.channel.basic_ack(tag, BasicAckOptions::default());
             self.broker.inner.connector.within(acked).await.map_err(failed(operation.as_str()))?;
             self.held.remove(&tag);
+            self.settled += 1;
         }
         Ok(settled)
     }
