@@ -5,6 +5,7 @@
 mod actor;
 mod dlq;
 mod migrate;
+mod outbox;
 mod output;
 mod topology;
 
@@ -29,6 +30,9 @@ enum Command {
     Dlq(Box<dlq::Verb>),
     /// Bring the tables of a service's store up to date, and say from which version to which.
     Migrate(migrate::Migrate),
+    /// Look at events that have not left yet, and make refused ones leave now.
+    #[command(subcommand)]
+    Outbox(outbox::Verb),
     /// Compare a broker's queues with the policy files, and make what is missing.
     #[command(subcommand)]
     Topology(topology::Verb),
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Dlq(verb) => runtime.block_on(dlq::run(*verb)).into(),
         Command::Migrate(verb) => runtime.block_on(migrate::run(verb)).into(),
+        Command::Outbox(verb) => runtime.block_on(outbox::run(verb)).into(),
         Command::Topology(verb) => runtime.block_on(topology::run(verb)).into(),
     }
 }

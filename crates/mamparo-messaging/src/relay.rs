@@ -91,8 +91,10 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
             work::Work::new(Arc::clone(&session), broker, options, store.outbox_signal(), &wakes);
         tokio::select! {
             summary = work.run(&cancel) => summary,
-            never = ears::hear(&session, &wakes) => match never {},
-            never = ears::announce(&session, store.outbox_signal(), &wakes) => match never {},
+            never = Box::pin(ears::hear(&session, &wakes)) => match never {},
+            never = Box::pin(ears::announce(&session, store.outbox_signal(), &wakes)) => {
+                match never {}
+            }
         }
     }
 }

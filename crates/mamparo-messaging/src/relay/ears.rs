@@ -1,6 +1,7 @@
 //! How relays of several processes hear of each other's commits: shortly after, and never as the truth.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -63,6 +64,7 @@ pub(super) async fn hear<DB: Backend>(session: &RelaySession<DB>, wakes: &Wakes)
     }
 }
 
+#[derive(Debug, PartialEq, Eq)]
 enum Ended {
     Deaf,
     Gap,
@@ -83,7 +85,8 @@ async fn listen<DB: Backend>(
         }
     }
     loop {
-        if let Some(ended) = try_word(session, &mut ear, wakes).await? {
+        let word = uuid::Uuid::now_v7().to_string();
+        if let Some(ended) = try_word(session.announce(&word), &word, &mut ear, wakes).await? {
             return Ok(ended);
         }
         prove(wakes);
@@ -99,13 +102,13 @@ async fn listen<DB: Backend>(
 }
 
 /// Sends ourselves a word; `None` when it arrived.
-async fn try_word<DB: Backend>(
-    session: &RelaySession<DB>,
-    ear: &mut DB::Ear,
+async fn try_word(
+    sent: impl Future<Output = Result<(), StoreError>>,
+    word: &str,
+    ear: &mut impl Ear,
     wakes: &Wakes,
 ) -> Result<Option<Ended>, StoreError> {
-    let word = uuid::Uuid::now_v7().to_string();
-    session.announce(&word).await?;
+    sent.await?;
     let until = clock::now().plus(WORD_MAX);
     loop {
         let left = until.since(clock::now());
@@ -164,5 +167,43 @@ pub async fn announce_commits<DB: Backend>(store: Store<DB>, cancel: Cancellatio
     tokio::select! {
         () = cancel.cancelled() => {}
         never = announce(&session, store.outbox_signal(), &wakes) => match never {},
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "these are tests")]
+mod tests {
+    use super::*;
+
+    /// Hears what is written here, and then nothing for ever, as behind a pooler.
+    #[derive(Debug)]
+    struct Script(Vec<Heard>);
+
+    impl Ear for Script {
+        const LOOK_EVERY: Option<Duration> = None;
+
+        async fn hear(&mut self) -> Result<Heard, StoreError> {
+            match self.0.pop() {
+                Some(heard) => Ok(heard),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn word_to(heard: Vec<Heard>) -> Option<Ended> {
+        let (mut ear, wakes) = (Script(heard), Wakes::default());
+        try_word(async { Ok(()) }, "me", &mut ear, &wakes).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ear_that_does_not_hear_our_own_word_within_a_second_is_deaf() {
+        let began = clock::now();
+        assert_eq!(
+            word_to(vec![Heard::Word("another".into()), Heard::Rows]).await,
+            Some(Ended::Deaf)
+        );
+        assert!(clock::now().since(began) <= Duration::from_millis(1_010));
+        assert_eq!(word_to(vec![Heard::Word("me".into()), Heard::Rows]).await, None);
+        assert_eq!(word_to(vec![Heard::Gap]).await, Some(Ended::Gap));
     }
 }
