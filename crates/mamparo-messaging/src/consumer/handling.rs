@@ -31,10 +31,13 @@ impl<DB: Backend> From<Answer> for Handled<DB> {
     }
 }
 
-/// What the inbox says.
-enum Admitted {
-    Fresh,
-    Duplicate,
+/// A message's transaction, by what the inbox says.
+enum Begun<DB: Backend> {
+    /// To be applied in it.
+    Fresh(Transaction<'static, DB>),
+    /// Applied before. What there is to commit: the count, unless that is done.
+    Duplicate(Option<Transaction<'static, DB>>),
+    /// An earlier message of its key waits; it lines up behind.
     Behind,
 }
 
@@ -94,22 +97,16 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             return Answer::dead("its handler has a change to apply, and the consumer no database")
                 .into();
         };
-        let mut tx = match store.begin().await {
-            Ok(tx) => tx,
+        let mut tx = match self.begin(store, hand).await {
+            Ok(Begun::Fresh(tx)) => tx,
+            Ok(Begun::Duplicate(tx)) => {
+                observe::duplicate(&self.policy.queue, message);
+                return tx.map_or_else(|| Answer::Done.into(), Handled::Applied);
+            }
+            Ok(Begun::Behind) => return Handled::Came(Came::Behind),
             Err(error) => return answer_to(&error).into(),
         };
-        let answer = match self.admit(&mut tx, hand).await {
-            Ok(Admitted::Fresh) => self.handler.apply(message, facts, &mut tx).await,
-            Ok(Admitted::Duplicate) => {
-                observe::duplicate(&self.policy.queue, message);
-                Answer::Done
-            }
-            Ok(Admitted::Behind) => {
-                self.roll_back(tx).await;
-                return Handled::Came(Came::Behind);
-            }
-            Err(error) => answer_to(&error),
-        };
+        let answer = self.handler.apply(message, facts, &mut tx).await;
         if answer == Answer::Done {
             return Handled::Applied(tx);
         }
@@ -117,23 +114,31 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         answer.into()
     }
 
-    /// Writes the inbox row, first thing in the transaction.
-    async fn admit(
-        &self,
-        tx: &mut Transaction<'_, DB>,
-        hand: &Hand,
-    ) -> Result<Admitted, StoreError> {
+    /// Begins the transaction and writes the inbox row, first thing in it.
+    async fn begin(&self, store: &Store<DB>, hand: &Hand) -> Result<Begun<DB>, StoreError> {
         let Message { id, kind, key, .. } = hand.message();
         let (consumer, now) = (self.policy.consumer(), clock::wall());
-        let seen = if self.room.parked().is_some() && !hand.is_parked() && !key.is_empty() {
-            parked::insert_inbox(tx, Entry { consumer, message_id: id, kind, key }, now).await?
-        } else {
-            Some(inbox::insert(tx, consumer, id, kind, now).await?)
-        };
-        Ok(match seen {
-            Some(Seen::Fresh) => Admitted::Fresh,
-            Some(Seen::Duplicate) => Admitted::Duplicate,
-            None => Admitted::Behind,
+        if hand.is_parked() {
+            // Known or not: its parked row goes in the same transaction.
+            let mut tx = store.begin().await?;
+            return Ok(match inbox::insert(&mut tx, consumer, id, kind, now).await? {
+                Seen::Fresh => Begun::Fresh(tx),
+                Seen::Duplicate => Begun::Duplicate(Some(tx)),
+            });
+        }
+        if self.room.parked().is_none() || key.is_empty() {
+            let begun = inbox::begin(store, consumer, id, kind, now).await?;
+            return Ok(begun.map_or(Begun::Duplicate(None), Begun::Fresh));
+        }
+        let mut tx = store.begin().await?;
+        let entry = Entry { consumer, message_id: id, kind, key };
+        Ok(match parked::insert_inbox(&mut tx, entry, now).await? {
+            Some(Seen::Fresh) => Begun::Fresh(tx),
+            Some(Seen::Duplicate) => Begun::Duplicate(Some(tx)),
+            None => {
+                self.roll_back(tx).await;
+                Begun::Behind
+            }
         })
     }
 
