@@ -15,7 +15,8 @@ use std::time::Duration;
 use common::{PLAIN, PROGRAM, Sent, Shop, Visitor, pause, until};
 use mamparo::call::clock;
 use mamparo::core::rng::{Rng, SeededRng};
-use techcorp::db::query;
+use mamparo_testkit::database::Database;
+use techcorp::db::{make, of_service, query};
 use techcorp::shop::default_policy;
 use techcorp::weather::Sky;
 
@@ -109,6 +110,41 @@ fn who_asks_for_what_there_is_not_is_told_what_there_is() {
     }
     let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(files.len(), 1, "nothing was started: {files:?}");
+}
+
+#[test]
+fn an_address_in_a_policy_file_that_is_none_is_named_with_its_line_and_without_its_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = default_policy("orders").unwrap();
+    for (key, wrong, way_out) in [
+        ("store", "postgress://shop:s3cret@db/orders", "postgres://"),
+        ("broker", "rabbitmq://shop:s3cret@mq", "amqp://"),
+    ] {
+        let right = text.lines().find(|line| line.starts_with(key)).unwrap();
+        let text = text.replace(right, &format!("{key} = \"{wrong}\""));
+        std::fs::write(dir.path().join("bad.toml"), &text).unwrap();
+        let output = techcorp(dir.path(), &["orders", "--config", "bad.toml"]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let place = format!("bad.toml:{}", line_of(&text, wrong));
+        assert!(said.contains(&place) && said.contains(&format!("service.{key}")), "{said}");
+        assert!(said.contains("hint:") && said.contains(way_out), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demo_counts_nobody_elses_books() {
+    let database = Database::create();
+    let dir = tempfile::tempdir().unwrap();
+    let shop = database.url();
+    let theirs = of_service(&shop, "orders").unwrap();
+    make(&theirs).await.unwrap();
+    let output = techcorp(dir.path(), &["demo", "--store", &shop]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("has a shop already (schemas orders)"), "{said}");
+    assert!(said.contains("give another, or drop them"), "{said}");
 }
 
 /// Ids of all orders in the books.

@@ -123,6 +123,21 @@ const BROKEN: &[(&str, &[&str])] = &[
         &["queues are empty"],
     ),
     (
+        "INSERT INTO payments.mamparo_parked
+             (consumer, id, key, head, visible_at, attempts, since, kind, exchange, routing_key,
+              history, headers, body)
+         VALUES ('payments.orders', 'x', '', 1, 0, 1, 0, 'x', '', '', '[]', '{}', '')",
+        &["queues are empty"],
+    ),
+    (
+        "INSERT INTO payments.mamparo_failed
+             (consumer, id, kind, exchange, routing_key, key, status, reason, error, error_group,
+              attempts, failures, replays, first_failure, last_failure, host, version, headers, body)
+         VALUES ('payments.orders', 'x', 'x', '', '', '', 'failed', '', '', '', 1, 1, 0, 0, 0, '',
+                 '', '{}', '')",
+        &["only poison is dead, each in its own queue's letters"],
+    ),
+    (
         "INSERT INTO broker.mamparo_messages
              (queue, id, kind, exchange, routing_key, key, since, visible_at, headers, body)
          VALUES ('orders.saga.retry', 'x', 'stock.reserved', '', '', '', 0, 0, '{}', '')",

@@ -44,10 +44,18 @@ fn address(
     match check(&text) {
         Ok(()) => Some(text),
         Err(hint) => {
-            let message = format!("{:?} is no address of a {key}", text.value);
+            let message = format!("{:?} is no address of a {key}", without_secret(&text));
             section.complain(key, &message, Some(hint));
             None
         }
+    }
+}
+
+/// The address without user and password: whoever mistypes a scheme has written them, too.
+fn without_secret(text: &str) -> String {
+    match (text.split_once("://"), text.rfind('@')) {
+        (Some((scheme, _)), Some(at)) => format!("{scheme}://…{}", &text[at..]),
+        _ => text.to_owned(),
     }
 }
 
