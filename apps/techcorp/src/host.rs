@@ -8,11 +8,13 @@ use axum::Router;
 use mamparo::call::{BuildError, Dependency, clock};
 use mamparo::core::backoff::Backoff;
 use mamparo::core::limits;
+use mamparo::core::message::topology::WaitingRoom;
 use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
 use mamparo::http::server::RateLimit;
 use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
 use mamparo::messaging::{
-    AnyBroker, Broker, Consumer, ConsumerOptions, Handler, MessagingError, Relay, RelayOptions,
+    AnyBroker, Broker, Consumer, ConsumerOptions, Handler, MessagingError, QueuePolicy, Relay,
+    RelayOptions, Sweeper, SweeperOptions,
 };
 use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
 use mamparo::store::{Store, StoreError, idempotency, inbox};
@@ -172,6 +174,9 @@ impl Host {
         let section = section.ok_or_else(|| self.missing(format!("[queues.{name:?}]")))?;
         let policy = section.policy();
         broker.declare(&policy).await?;
+        if policy.waiting_room == WaitingRoom::Parked {
+            self.sweep(broker, store, &policy);
+        }
         let options =
             ConsumerOptions { version: env!("CARGO_PKG_VERSION"), ..ConsumerOptions::default() };
         let consumer = Consumer::new(broker.clone(), store.background(), policy, handler)
@@ -202,6 +207,16 @@ impl Host {
             }
         });
         Ok(())
+    }
+
+    /// Brings dead letters that only the broker could take (the database was away, or the broker itself
+    /// gave a message up) to those that the service keeps.
+    fn sweep<DB: ShopDb>(&self, broker: &AnyBroker, store: &Store<DB>, policy: &QueuePolicy) {
+        let options = SweeperOptions::default();
+        let sweeper = Sweeper::new(broker.clone(), store, [policy], options);
+        self.service.tasks().spawn_essential(Role::Worker, "sweeper", |stop| async move {
+            sweeper.run(stop).await;
+        });
     }
 
     /// Carries the outbox of `store` to `broker`.

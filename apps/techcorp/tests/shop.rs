@@ -9,7 +9,7 @@ use common::{Answer, PLAIN, Post, Shop, basket, day, until};
 use futures_util::future::join_all;
 use mamparo::call::clock;
 use mamparo::core::saga::watchdog::Watchdog;
-use mamparo::messaging::AnyBroker;
+use mamparo::messaging::{AnyBroker, Broker as _, Confirm, Message, event};
 use mamparo::store::SqliteStore;
 use techcorp::db::query;
 use techcorp::services::orders::saga::Deadlines;
@@ -334,6 +334,34 @@ async fn messages_c37_what_waits_is_consumed_at_the_start_before_anything_new_co
     })
     .await;
     shop.holds().await;
+    shop.staff.stop_all().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_only_the_broker_could_take_comes_to_those_that_payments_keep() {
+    let mut shop = Shop::open(&PLAIN, &[]).await;
+    shop.staff.stop("payments").await.unwrap();
+    let site = shop.staff.site();
+    let broker = AnyBroker::open_existing(&site.engines().broker_in(site.dir())).await.unwrap();
+    let body = serde_json::json!({ "orderId": "o-1" });
+    let event = event("payment.refund-due", "o-1", &body).unwrap();
+    let letter = Message::from_event(event, "");
+    assert_eq!(broker.publish("", "payments.orders.dlq", &letter).await, Confirm::Confirmed);
+    shop.staff.start("payments").await.unwrap();
+    until("the letter among payments' own", async || {
+        let kept = "SELECT COUNT(*) FROM payments.mamparo_failed WHERE kind = 'payment.refund-due'";
+        (shop.count(kept).await == 1).then_some(())
+    })
+    .await;
+    until("the broker without it", async || {
+        (broker.depth("payments.orders.dlq").await.unwrap() == 0).then_some(())
+    })
+    .await;
+    broker.close().await;
+    let books = shop.books().await;
+    let dead = books.dead_letters().await.unwrap();
+    books.close().await;
+    assert_eq!(dead, [("payments.orders.dlq".to_owned(), letter.id)], "it is counted all the same");
     shop.staff.stop_all().await.unwrap();
 }
 
