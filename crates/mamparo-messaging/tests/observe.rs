@@ -37,6 +37,26 @@ async fn parks(shop: &Shop, script: &Script) -> Running {
     running
 }
 
+/// One is discarded by hand, and a stray is swept in.
+async fn clear_dead_letters(shop: &Shop, prometheus: &PrometheusHandle) {
+    let mut selected = dlq::select(&shop.broker, QUEUE, &dlq::Choice::default()).await.unwrap();
+    let task = dlq::Task::new(dlq::Verb::Discard, "ana", "a test");
+    let stop = CancellationToken::new();
+    dlq::carry_out(&mut selected, &task, None, &stop, |_| ()).await.unwrap();
+    let stray = order("order.created", "o-9");
+    shop.broker.publish("", &format!("{QUEUE}.dlq"), &stray).await;
+    let policy = QueuePolicy::new(QUEUE, "team");
+    let options = mamparo_messaging::SweeperOptions::default();
+    let sweeper =
+        mamparo_messaging::Sweeper::new(shop.broker.clone(), &shop.store, [&policy], options);
+    let (swept, rendered) = (CancellationToken::new(), || prometheus.render());
+    let counted = async {
+        until("swept", async || rendered().contains("mamparo_failed_groups")).await;
+        swept.cancel();
+    };
+    tokio::join!(sweeper.run(swept.clone()), counted);
+}
+
 #[tokio::test]
 async fn every_metric_is_listed_and_every_listed_one_is_real() {
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -76,22 +96,7 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     .await;
     until("one dead", async || shop.depth(".dlq").await == 1).await;
     shop.settled().await;
-    let mut selected = dlq::select(&shop.broker, QUEUE, &dlq::Choice::default()).await.unwrap();
-    let task = dlq::Task::new(dlq::Verb::Discard, "ana", "a test");
-    let stop = CancellationToken::new();
-    dlq::carry_out(&mut selected, &task, None, &stop, |_| ()).await.unwrap();
-    let stray = order("order.created", "o-9");
-    shop.broker.publish("", &format!("{QUEUE}.dlq"), &stray).await;
-    let policy = QueuePolicy::new(QUEUE, "team");
-    let options = mamparo_messaging::SweeperOptions::default();
-    let sweeper =
-        mamparo_messaging::Sweeper::new(shop.broker.clone(), &shop.store, [&policy], options);
-    let (swept, rendered) = (CancellationToken::new(), || prometheus.render());
-    let counted = async {
-        until("swept", async || rendered().contains("mamparo_failed_groups")).await;
-        swept.cancel();
-    };
-    tokio::join!(sweeper.run(swept.clone()), counted);
+    clear_dead_letters(&shop, &prometheus).await;
     shop.meddle("DELETE FROM mamparo_queues WHERE name = 'orders.saga'").await;
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;
