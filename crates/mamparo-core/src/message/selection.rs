@@ -75,13 +75,13 @@ pub struct Pace {
     pub canary: Option<Duration>,
     /// Stop when so many have failed: were refused on their way, or came back. `None`: never.
     pub stop_after: Option<NonZeroU32>,
-    /// Most messages on their way at once. Default 100.
+    /// Most messages on their way at once. Default 500.
     pub window: NonZeroU32,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        let window = NonZeroU32::MIN.saturating_add(99);
+        let window = NonZeroU32::MIN.saturating_add(499);
         Self { rate: None, canary: None, stop_after: None, window }
     }
 }
