@@ -17,6 +17,9 @@ use crate::{StoreError, StoreOptions};
 /// Asking at each acquire would cost every transaction a round trip.
 const ASK_AFTER_IDLE: Duration = Duration::from_secs(1);
 
+/// The same for relays' connections.
+const RELAY_ASK_AFTER_IDLE: Duration = Duration::from_secs(60);
+
 /// A relay reads, reports, listens and keeps house; at most so many at a time.
 const RELAY_CONNECTIONS: u32 = 4;
 
@@ -80,6 +83,10 @@ fn pool(
     session: String,
     options: &StoreOptions,
 ) -> Pool<Postgres> {
+    // A relay that idles asks seldom enough for each of its questions to be preceded by another one;
+    // one that fails is asked again in any case.
+    let relay = session.ends_with(RELAY_PLANS);
+    let ask_after = if relay { RELAY_ASK_AFTER_IDLE } else { ASK_AFTER_IDLE };
     PgPoolOptions::new()
         .max_connections(connections.max(1))
         .acquire_timeout(options.acquire_timeout)
@@ -91,7 +98,7 @@ fn pool(
                 if suspect {
                     return Ok(false);
                 }
-                if meta.idle_for < ASK_AFTER_IDLE {
+                if meta.idle_for < ask_after {
                     return Ok(true);
                 }
                 // An old primary answers pings for ever and refuses every write.
