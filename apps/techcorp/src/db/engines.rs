@@ -1,11 +1,16 @@
 //! What SQLite and PostgreSQL write differently.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use mamparo::store::{Store, StoreError};
+use mamparo::store::{Store, StoreAddress, StoreError, StoreOptions};
 use sqlx::{AssertSqlSafe, Postgres, Sqlite};
 
 use super::{Arg, Shape, ShopDb, place};
+
+/// How long an operation waits for a connection while PostgreSQL is away. A request may need one twice
+/// (for its key and for its order), and both waits have to fit in the 3 s that its caller gives it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How statements reach a driver. The texts of both implementations are the same and their types
 /// are not: sqlx ties each value to its database.
@@ -76,7 +81,8 @@ impl ShopDb for Postgres {
 
     async fn open(address: &str) -> Result<Store<Self>, StoreError> {
         place::make(address).await?;
-        Store::open(address).await
+        let options = StoreOptions { acquire_timeout: PATIENCE, ..StoreOptions::default() };
+        Store::open_with(&StoreAddress::parse(address)?, &options).await
     }
 
     statements!();
