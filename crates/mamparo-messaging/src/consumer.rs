@@ -18,6 +18,7 @@ use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::order::KeyOrder;
+use mamparo_core::message::patience;
 use mamparo_core::message::topology::{QueuePolicy, WaitingRoom};
 use mamparo_core::time::WallTime;
 use mamparo_store::{Backend, Sqlite, Store};
@@ -37,6 +38,9 @@ pub struct ConsumerOptions {
     pub grace: Duration,
     /// Waits between tries to reach a lost broker. Default: base 100 ms, factor 2, cap 5 s.
     pub reconnect: Backoff,
+    /// How long the broker waits for a message to be settled: RabbitMQ's `consumer_timeout`, which it
+    /// tells nobody. Default 30 min, as RabbitMQ's. A handler whose limit is longer is not begun.
+    pub consumer_timeout: Duration,
     /// The program's version, written on what fails: `env!("CARGO_PKG_VERSION")` say. Default:
     /// mamparo's own.
     pub version: &'static str,
@@ -48,6 +52,7 @@ impl Default for ConsumerOptions {
         Self {
             grace: Duration::from_secs(10),
             reconnect: Backoff::new(base, 2.0, cap),
+            consumer_timeout: patience::CONSUMER_TIMEOUT,
             version: concat!("mamparo ", env!("CARGO_PKG_VERSION")),
         }
     }
@@ -188,6 +193,11 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
         let (mut failures, mut wait) = (0_u32, Duration::ZERO);
         let mut order = KeyOrder::default();
         observe::room(queue, &work.choice);
+        if !work.is_patient(options.consumer_timeout, &health) {
+            cancel.cancelled().await;
+            health.send_modify(|health| health.stopped = true);
+            return summary;
+        }
         while !cancel.is_cancelled() {
             let was = summary.done;
             let error = match Session::open(&work, options, &health, &mut order).await {

@@ -155,6 +155,22 @@ pub(crate) fn room(queue: &str, choice: &Choice) {
     }
 }
 
+/// Messages in hand may wait for longer than the broker does.
+pub(crate) fn crowded(queue: &str, last: Duration, timeout: Duration) {
+    tracing::warn!(
+        queue,
+        ?last,
+        ?timeout,
+        "the last message in hand may wait for longer than the broker does: lower prefetch or \
+         handler_timeout"
+    );
+}
+
+/// The consumer does not begin.
+pub(crate) fn impatient(queue: &str, words: &str) {
+    tracing::error!(queue, words, "consumer does not begin");
+}
+
 /// The consumer lost its broker or its store and will come back.
 pub(crate) fn disconnected(queue: &str, error: &MessagingError, tries: u32) {
     metrics::counter!("mamparo_consumer_reconnects_total", "queue" => queue.to_owned())

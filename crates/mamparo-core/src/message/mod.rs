@@ -11,6 +11,7 @@ pub mod intake;
 pub mod ledger;
 pub mod lineage;
 pub mod order;
+pub mod patience;
 pub mod relay;
 pub mod selection;
 pub mod shards;

@@ -8,12 +8,14 @@ use mamparo_core::message::delivery::{self, Admission, Answer, Decision, History
 use mamparo_core::message::headers;
 use mamparo_core::message::intake;
 use mamparo_core::message::order::Fate;
+use mamparo_core::message::patience::{Patience, patience};
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::message::waiting::{self, Choice};
 use mamparo_store::parked::Failure;
 use mamparo_store::{Backend, Class, Store, StoreError, attempts};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
+use super::ConsumerHealth;
 use super::hand::Hand;
 use super::recent::Recent;
 use crate::broker::{Settled, Subscription};
@@ -121,7 +123,35 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let host = gethostname::gethostname().to_string_lossy().into_owned();
         let (room, choice) = AnyRoom::choose(&broker, store.as_ref(), &policy);
         let recent = Recent::default();
+        // What is declared has to be the room that is used.
+        let policy = QueuePolicy { waiting_room: choice.room, ..policy };
         Self { broker, store, policy, room, choice, version, host, handler, places, recent }
+    }
+
+    /// Does the broker wait for as long as the handler may take? If not, it says so instead.
+    pub(super) fn is_patient(
+        &self,
+        timeout: Duration,
+        health: &watch::Sender<ConsumerHealth>,
+    ) -> bool {
+        let (queue, limit) = (&self.policy.queue, self.policy.handler_timeout);
+        match patience(&self.policy, &self.broker.capabilities(), timeout) {
+            Patience::Enough => true,
+            Patience::Crowded(last) => {
+                observe::crowded(queue, last, timeout);
+                true
+            }
+            Patience::TooShort => {
+                let words = format!(
+                    "handler_timeout {limit:?} of {queue:?} is too long: the broker takes messages back \
+                     after {timeout:?} and closes the channel; shorten it, or raise the broker's \
+                     consumer_timeout and say so in ConsumerOptions::consumer_timeout"
+                );
+                observe::impatient(queue, &words);
+                health.send_modify(|health| health.error = Some(words));
+                false
+            }
+        }
     }
 
     /// Handles and settles one message.

@@ -113,6 +113,7 @@ impl Shop {
             grace: Duration::from_millis(300),
             reconnect: Backoff { cap: Duration::from_millis(20), ..Backoff::default() },
             version: "shop 1.2",
+            ..ConsumerOptions::default()
         };
         let script = script.clone();
         let consumer = Consumer::new(self.broker.clone(), self.store.clone(), policy, script)

@@ -132,6 +132,7 @@ impl<DB: Db> Ground<DB> {
             grace: Duration::from_millis(500),
             reconnect: Backoff { cap: Duration::from_millis(50), ..Backoff::default() },
             version: "shop 1.2",
+            ..ConsumerOptions::default()
         };
         let (broker, store) = (self.broker.clone(), self.store.clone());
         let consumer = Consumer::new(broker, store, policy, script.clone()).with_options(options);
