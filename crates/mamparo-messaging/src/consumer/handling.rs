@@ -13,7 +13,7 @@ use mamparo_store::{Backend, Store, StoreError, Transaction};
 use tracing::Instrument as _;
 
 use super::hand::Hand;
-use super::work::{Came, Work, answer_to};
+use super::work::{Came, Work, answer_to, unavailable};
 use crate::{Broker, Handler, Message, observe};
 
 /// How far a handler came within its time.
@@ -104,6 +104,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                 return tx.map_or_else(|| Answer::Done.into(), Handled::Applied);
             }
             Ok(Begun::Behind) => return Handled::Came(Came::Behind),
+            // A database that lets nobody in has many codes; it is never this message's doing.
+            Err(error) if store.ping().await.is_err() => return unavailable(&error).into(),
             Err(error) => return answer_to(&error).into(),
         };
         let answer = self.handler.apply(message, facts, &mut tx).await;

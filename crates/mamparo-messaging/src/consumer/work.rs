@@ -498,6 +498,11 @@ pub(super) fn alive(subscription: &impl Subscription) -> Duration {
     subscription.renew_every().saturating_mul(2)
 }
 
+/// The consumer pauses: nothing can be handled without the database.
+pub(super) fn unavailable(error: &StoreError) -> Answer {
+    Answer::Unavailable { delay: STORE_DELAY, reason: crate::error::chain(error) }
+}
+
 /// The answer when our own part of a transaction failed. A database that is away pauses the consumer
 /// and counts nothing; a lost commit may have happened, and the inbox knows when the message comes
 /// again; another transaction's doing costs a moment; what fails every time is an attempt.
@@ -505,7 +510,7 @@ pub(super) fn answer_to(error: &StoreError) -> Answer {
     let reason = crate::error::chain(error);
     let class = error.class();
     if class.is_away() || class == Class::OutcomeUnknown {
-        Answer::Unavailable { delay: STORE_DELAY, reason }
+        unavailable(error)
     } else if class == Class::RetryWhole || class == Class::Reprepare {
         Answer::Defer { delay: delivery::GIVE_BACK_MIN }
     } else {
