@@ -6,10 +6,15 @@
 mod common;
 
 use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 use common::at;
+use mamparo_store::failed::Status;
+use mamparo_store::outbox::{Confirmed, Event, RelaySession, Report};
 use mamparo_store::{Class, PostgresStore, SqliteStore, StoreAddress, StoreError, StoreOptions};
-use mamparo_store::{idempotency, inbox};
+use mamparo_store::{failed, idempotency, inbox, outbox};
 use mamparo_testkit::database::Database;
 
 #[tokio::test]
@@ -128,4 +133,114 @@ async fn a_store_survives_the_crash_of_its_server() {
     for (id, there) in [("before", true), ("down", false), ("after", true)] {
         assert_eq!(inbox::contains(&store, "c", id).await.unwrap(), there, "{id}");
     }
+}
+
+/// Waits until somebody waits for a lock of this database, or `task` is over.
+async fn until_it_waits<T>(store: &PostgresStore, task: &tokio::task::JoinHandle<T>) {
+    let waits = "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    for _ in 0..10_000 {
+        let waits: i64 = sqlx::query_scalar(waits).fetch_one(store.reader()).await.unwrap();
+        if waits > 0 || task.is_finished() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    unreachable!("nobody waits");
+}
+
+fn spawn<T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    #[expect(clippy::disallowed_methods, reason = "the test waits for it")]
+    tokio::spawn(task)
+}
+
+/// A dump reads the history for an hour. Making and dropping its partitions must wait for that, and
+/// whoever stands in line for such a lock holds up everybody behind him: no report of a relay could be
+/// written.
+#[tokio::test]
+async fn a_reader_of_history_delays_its_upkeep_and_no_report() {
+    let database = Database::create();
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let session = Arc::new(RelaySession::new(&store));
+    let tenure = session.heartbeat(common::LEASE, at(0)).await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    outbox::enqueue(&mut tx, &Event::new("k", "o-1", Vec::new()), at(0)).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let rooms: Vec<_> = tenure.held.iter().map(|held| (held.shard, 10)).collect();
+    let row = session.read(&rooms, &[]).await.unwrap().remove(0);
+    let held = *tenure.held.iter().find(|held| held.shard == row.shard).unwrap();
+    let confirmed = vec![Confirmed { row: row.row, held }];
+
+    let mut dump = store.begin().await.unwrap();
+    let read = "SELECT count(*) FROM mamparo_outbox_history";
+    let _: i64 = sqlx::query_scalar(read).fetch_one(&mut *dump).await.unwrap();
+    let upkeep = Arc::clone(&session);
+    let upkeep = spawn(async move { upkeep.forget(at(0), at(1)).await });
+    until_it_waits(&store, &upkeep).await;
+    let report = Report { confirmed, ..Report::default() };
+    let written = session.record(&report, Some(at(1)));
+    let written = tokio::time::timeout(Duration::from_secs(2), written).await;
+    assert_eq!(written.expect("it stands behind the upkeep").unwrap().confirmed, 1);
+    assert!(!upkeep.await.unwrap().unwrap(), "it is put off, which is no failure");
+    dump.rollback().await.unwrap();
+    // Later it is done; what was confirmed meanwhile stays where it is.
+    let day = Duration::from_secs(86_400);
+    session.forget(at(0), at(0).plus(day)).await.unwrap();
+    let partitions = "SELECT count(*) FROM pg_inherits
+         WHERE inhparent = 'mamparo_outbox_history'::regclass";
+    let partitions: i64 = sqlx::query_scalar(partitions).fetch_one(store.reader()).await.unwrap();
+    assert_eq!(partitions, 3, "the rest, the next day's hours and those after them");
+}
+
+/// A replayed message fails again in the moment in which its old row is forgotten: the row is the only
+/// copy of it.
+#[tokio::test]
+async fn a_message_that_fails_again_meanwhile_is_not_forgotten() {
+    let database = Database::create();
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let message = common::message("m-1");
+    let failure = |last: u64| failed::Failure {
+        consumer: "orders.saga",
+        message: &message,
+        reason: "attempts-spent",
+        error: "503",
+        first_failure: None,
+        last_failure: Some(at(last)),
+        attempts: 5,
+        host: "",
+        version: "",
+    };
+    let mut tx = store.begin().await.unwrap();
+    failed::record(&mut tx, &failure(1), at(1)).await.unwrap();
+    store.commit(tx).await.unwrap();
+    let rows = [failed::list(&store, &failed::Query::default()).await.unwrap()[0].row];
+    let target =
+        failed::Target { rows: &rows, status: Status::Failed, owner: None, acted_since: None };
+    let to = Status::Replayed;
+    let acted = failed::Acted { what: "replayed", to, actor: "ana", reason: "", edited_to: None };
+    assert_eq!(failed::act(&store, &target, &acted, at(2)).await.unwrap(), 1);
+
+    let mut tx = store.begin().await.unwrap();
+    failed::record(&mut tx, &failure(50), at(50)).await.unwrap();
+    let janitor = store.background();
+    let forgotten = spawn(async move { failed::forget(&janitor, at(40), 10).await });
+    until_it_waits(&store, &forgotten).await;
+    store.commit(tx).await.unwrap();
+    assert_eq!(forgotten.await.unwrap().unwrap(), 0);
+    let left = failed::list(&store, &failed::Query::default()).await.unwrap();
+    assert_eq!(left.len(), 1, "it has failed and waits for a person");
+}
+
+/// Where a role or a database reads backslashes as the standard does not, ids are the same nevertheless.
+#[tokio::test]
+async fn ids_are_the_same_whatever_a_backslash_means() {
+    let database = Database::create();
+    let url = format!("{}?options[standard_conforming_strings]=off", database.url());
+    let store = PostgresStore::open(&url).await.unwrap();
+    let tx = inbox::begin(&store, "c", "it's \\x", "k", at(0)).await.unwrap().unwrap();
+    store.commit(tx).await.unwrap();
+    assert!(inbox::contains(&store, "c", "it's \\x").await.unwrap());
+    assert!(inbox::begin(&store, "c", "it's \\x", "k", at(0)).await.unwrap().is_none());
 }

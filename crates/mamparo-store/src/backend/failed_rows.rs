@@ -353,7 +353,9 @@ macro_rules! implement_failed_rows {
                 before: WallTime,
                 max: u32,
             ) -> Result<u64> {
-                let forget = "DELETE FROM mamparo_failed WHERE seq IN (SELECT seq
+                // The time is asked twice: a row that was chosen, and has failed again before its turn
+                // came, is a dead letter once more.
+                let forget = "DELETE FROM mamparo_failed WHERE acted_at < $1 AND seq IN (SELECT seq
                      FROM mamparo_failed WHERE acted_at < $1 ORDER BY acted_at LIMIT $2)
                      RETURNING consumer, id";
                 let forget = sqlx::query(forget).bind(before.unix_millis()).bind(i64::from(max));

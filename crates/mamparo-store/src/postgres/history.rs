@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Result};
 
 /// The default partition takes what no other does, so that a report is never refused because nobody
-/// prepared its partition; [`prepare`] sees to it that it stays empty.
+/// prepared its partition; [`keep`] sees to it that it stays empty.
 pub(super) const V1: &str = "
 CREATE TABLE mamparo_outbox_history (
     seq          BIGINT NOT NULL,
@@ -35,31 +35,47 @@ const FORGET_MAX: i64 = 1_000;
 /// One process at a time lays out partitions: "history" in ASCII, cut.
 const LOCK: i64 = 0x68_69_73_74_6f_72_79;
 
-/// Makes the partitions for `now` and the span after it.
-pub(super) async fn prepare(conn: &mut PgConnection, now: WallTime) -> Result<()> {
+/// How long the upkeep waits for its lock, in milliseconds. Everybody who comes later stands behind it
+/// for so long, every report of a relay among them; and a dump may hold it up for hours.
+const PATIENCE_MS: u32 = 100;
+
+/// Makes the partitions for `now` and the span after it, drops those that end before `before`, and
+/// forgets a batch of the default one. Is there more? While somebody reads the history partitions are
+/// left for the next time.
+pub(super) async fn keep(conn: &mut PgConnection, before: WallTime, now: WallTime) -> Result<bool> {
     let span = i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX);
     let start = now.unix_millis().div_euclid(span) * span;
     let there = starts(conn).await?;
-    for from in [start, start + span] {
-        if there.contains(&from) {
-            continue;
-        }
-        sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *conn).await?;
+    let mut steps = String::new();
+    for from in [start, start + span].into_iter().filter(|from| !there.contains(from)) {
         let to = from + span;
         // Rows of that time in the default partition would make this fail; they stay where they are,
         // and so does everything of that time.
+        steps.push_str(&format!(
+            "IF NOT EXISTS (SELECT 1 FROM mamparo_outbox_history_rest
+                 WHERE confirmed_at >= {from} AND confirmed_at < {to}) THEN
+                 CREATE TABLE IF NOT EXISTS {PREFIX}{from} PARTITION OF mamparo_outbox_history
+                     FOR VALUES FROM ({from}) TO ({to});
+             END IF; "
+        ));
+    }
+    let over = |from: &&i64| from.saturating_add(span) <= before.unix_millis();
+    for from in there.iter().filter(over) {
+        steps.push_str(&format!("DROP TABLE IF EXISTS {PREFIX}{from}; "));
+    }
+    if !steps.is_empty() {
         let sql = format!(
             "DO $$ BEGIN
-                 IF NOT EXISTS (SELECT 1 FROM mamparo_outbox_history_rest
-                     WHERE confirmed_at >= {from} AND confirmed_at < {to}) THEN
-                     CREATE TABLE IF NOT EXISTS {PREFIX}{from} PARTITION OF mamparo_outbox_history
-                         FOR VALUES FROM ({from}) TO ({to});
-                 END IF;
+                 PERFORM set_config('lock_timeout', '{PATIENCE_MS}ms', true);
+                 PERFORM pg_advisory_xact_lock({LOCK});
+                 LOCK TABLE mamparo_outbox_history IN ACCESS EXCLUSIVE MODE;
+                 {steps}
+             EXCEPTION WHEN lock_not_available THEN NULL;
              END $$"
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await?;
     }
-    Ok(())
+    forget_rest(conn, before).await
 }
 
 /// Where the partitions begin. Asked of the table and not by name: another schema of the search path
@@ -75,16 +91,8 @@ async fn starts(conn: &mut PgConnection) -> Result<Vec<i64>> {
     Ok(names.iter().filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect())
 }
 
-/// Drops the partitions that end before `before`, and a batch of the default one. Is there more?
-pub(super) async fn forget(conn: &mut PgConnection, before: WallTime) -> Result<bool> {
-    let span = i64::try_from(SPAN.as_millis()).unwrap_or(i64::MAX);
-    for from in starts(conn).await? {
-        if from.saturating_add(span) <= before.unix_millis() {
-            sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *conn).await?;
-            let sql = format!("DROP TABLE IF EXISTS {PREFIX}{from}");
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await?;
-        }
-    }
+/// Forgets a batch of the default partition. Is there more?
+async fn forget_rest(conn: &mut PgConnection, before: WallTime) -> Result<bool> {
     let done = sqlx::query(
         "DELETE FROM mamparo_outbox_history_rest WHERE ctid = ANY (ARRAY(
              SELECT ctid FROM mamparo_outbox_history_rest WHERE confirmed_at < $1 LIMIT $2))",

@@ -195,12 +195,13 @@ impl InboxRows for Postgres {
 
 /// A text as an SQL expression.
 fn text(value: &str) -> String {
-    let mut sql = String::with_capacity(value.len() * 2 + 24);
-    sql.push_str("convert_from('\\x");
+    let mut sql = String::with_capacity(value.len() * 2 + 36);
+    // Not '\x…': a backslash means something else where standard_conforming_strings is off.
+    sql.push_str("convert_from(decode('");
     for byte in value.as_bytes() {
         // Writing into a String can't fail.
         let _ = write!(sql, "{byte:02x}");
     }
-    sql.push_str("','UTF8')");
+    sql.push_str("','hex'),'UTF8')");
     sql
 }

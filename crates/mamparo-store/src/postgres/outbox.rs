@@ -377,8 +377,7 @@ impl OutboxRows for Postgres {
         before: WallTime,
         now: WallTime,
     ) -> Result<bool> {
-        history::prepare(conn, now).await?;
-        history::forget(conn, before).await
+        history::keep(conn, before, now).await
     }
 
     async fn oldest_snapshot(conn: &mut PgConnection) -> Result<Option<Duration>> {
