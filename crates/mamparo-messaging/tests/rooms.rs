@@ -101,6 +101,32 @@ async fn lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits<DB: Db>(g
     running.stop().await;
 }
 
+/// PostgreSQL's texts hold no zero byte. A message that could not be written down for one would be
+/// handled every second for ever.
+async fn a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry<DB: Db>(
+    ground: Ground<DB>,
+) {
+    let script = Act::new(|_, n| match n {
+        1 => Answer::retry("field 3 is \0"),
+        _ => Answer::Done,
+    });
+    let running = ground.consume(&script);
+    let whole = ground.message("order.created", "o-1");
+    let broken = ground.message("order.created", "o-\0");
+    for message in [&whole, &broken] {
+        ground.publish(message).await;
+    }
+    until("applied", async || ground.effects().await == [whole.id.as_str()]).await;
+    until("dead", async || ground.dead().await.len() == 1).await;
+    ground.settled(&running).await;
+    let (id, reason, attempts, _) = ground.dead().await.remove(0);
+    assert_eq!((id, reason.as_str(), attempts), (broken.id, "undecodable", 1));
+    let seen = script.seen();
+    assert_eq!(seen.len(), 2, "the handler sees the first one twice, the other one never");
+    assert_eq!(seen[1].header(headers::LAST_ERROR), Some("field 3 is  "));
+    running.stop().await;
+}
+
 async fn a_dead_message_lets_its_followers_go<DB: Db>(ground: Ground<DB>) {
     let script = Act::new(|message, n| match (message.kind.as_str(), n) {
         ("order.created", 1) => Answer::retry("503"),
@@ -212,6 +238,7 @@ macro_rules! suite {
                 lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more,
                 lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done,
                 lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits,
+                a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry,
                 a_dead_message_lets_its_followers_go,
                 lesson_k02_messages_c16_copies_of_one_id_have_one_effect,
                 lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use mamparo_core::time::WallTime;
 
+use crate::failed::clean;
 use crate::inbox::Seen;
 use crate::queue::QueueMessage;
 use crate::{Backend, Now, Store, StoreError, Transaction};
@@ -44,9 +45,9 @@ impl Failure {
         serde_json::json!({
             "at": wait.now.to_string(),
             "attempt": wait.attempts,
-            "error": self.error,
-            "host": self.host,
-            "version": self.version,
+            "error": clean(&self.error),
+            "host": clean(&self.host),
+            "version": clean(&self.version),
         })
     }
 }

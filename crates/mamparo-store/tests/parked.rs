@@ -184,6 +184,25 @@ async fn several_processes_share_the_rows<DB: Backend>(store: Store<DB>) {
     assert_eq!(all, expected, "each to one of them");
 }
 
+/// What goes wrong may say anything. A row that can't be written for it would leave the message in its
+/// queue, and its handler would fail on it every second for ever.
+async fn an_error_with_a_zero_byte_keeps_nobody_from_waiting<DB: Backend>(store: Store<DB>) {
+    let mut tx = store.begin().await.unwrap();
+    let said = Failure {
+        error: "field 3: \0".to_owned(),
+        host: "h\0".to_owned(),
+        version: "1\0".to_owned(),
+    };
+    let created = message("m-1", "o-1");
+    assert!(parked::park(&mut tx, CONSUMER, &created, &wait(0, 1, 0), &said).await.unwrap());
+    store.commit(tx).await.unwrap();
+    let claimed = claim(&store, "a", 0).await;
+    let hand = (claimed[0].row, claimed[0].epoch);
+    assert!(parked::park_again(&store, hand, &created, &wait(9, 2, 1), &said).await.unwrap());
+    let listed = parked::list(&store, CONSUMER, 0, 10).await.unwrap();
+    assert!(listed[0].history.contains("field 3: \u{fffd}"), "{}", listed[0].history);
+}
+
 macro_rules! suite {
     ($($name:ident),+ $(,)?) => {
         mod sqlite {
@@ -210,4 +229,5 @@ suite!(
     lesson_k14_followers_line_up_behind_their_key,
     nobody_is_left_behind,
     several_processes_share_the_rows,
+    an_error_with_a_zero_byte_keeps_nobody_from_waiting,
 );

@@ -64,8 +64,10 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     async fn handle(&self, hand: &Hand) -> Handled<DB> {
         let message = hand.message();
         // PostgreSQL's text holds no zero: the inbox would refuse it at every attempt.
-        if [&message.id, &message.kind, &message.key].iter().any(|text| text.contains('\0')) {
-            let reason = "its id, type or key has a zero byte, which no database keeps".to_owned();
+        let Message { id, kind, key, exchange, routing_key, .. } = message;
+        if [id, kind, key, exchange, routing_key].iter().any(|text| text.contains('\0')) {
+            let reason = "its id, type, key or address has a zero byte, which no database keeps";
+            let reason = reason.to_owned();
             return Answer::Undecodable { reason }.into();
         }
         if let (Some(store), true) = (&self.store, self.may_be_known(hand)) {
