@@ -86,7 +86,12 @@ impl<B: Broker, DB: Backend> AnyRoom<B, DB> {
         store: Option<&Store<DB>>,
         policy: &QueuePolicy,
     ) -> (Self, Choice) {
-        let choice = waiting::choose(policy, &broker.capabilities(), store.is_some());
+        let mut choice = waiting::choose(policy, &broker.capabilities(), store.is_some());
+        if choice.room == WaitingRoom::Broker {
+            // The broker could; the consumer that rejects and counts by itself does not exist.
+            let why = "the broker's delayed retry is not supported by this version".to_owned();
+            choice = Choice { room: WaitingRoom::Tiers, why: Some(why) };
+        }
         let tiers = || Tiers::new(broker.clone(), policy);
         let room = match (choice.room, store) {
             (WaitingRoom::Parked, Some(store)) => {
