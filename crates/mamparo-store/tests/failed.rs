@@ -11,6 +11,7 @@ use mamparo_core::time::WallTime;
 use mamparo_store::failed::{
     self, Acted, Failure, Query, Recorded, Status, Target, UNDO_WINDOW, preview,
 };
+use mamparo_store::queue::QueueMessage;
 use mamparo_store::{Backend, Store};
 
 const QUEUE: &str = "orders.saga";
@@ -24,9 +25,19 @@ async fn fail<DB: Backend>(
 ) -> Recorded {
     let mut message = message(id);
     message.key = format!("key of {id}");
+    fail_with(store, consumer, &message, error, last).await
+}
+
+async fn fail_with<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message: &QueueMessage,
+    error: &str,
+    last: Option<WallTime>,
+) -> Recorded {
     let failure = Failure {
         consumer,
-        message: &message,
+        message,
         reason: "attempts-spent",
         error,
         first_failure: None,
@@ -231,6 +242,56 @@ async fn only_what_was_acted_on_is_forgotten<DB: Backend>(store: Store<DB>) {
     assert_eq!(failed::history(&store, QUEUE, "m-2").await.unwrap().len(), 1);
 }
 
+async fn a_message_that_was_brought_back_waits_for_a_person_and_is_never_forgotten<DB: Backend>(
+    store: Store<DB>,
+) {
+    fail(&store, QUEUE, "m-1", "x", Some(at(1))).await;
+    let row = numbers(&store).await;
+    for (status, what, to, now) in [
+        (Status::Failed, "discarded", Status::Discarded, at(2)),
+        (Status::Discarded, "restored", Status::Failed, at(3)),
+    ] {
+        let target = Target { rows: &row, status, owner: None, acted_since: None };
+        let acted = Acted { what, to, actor: "ana", reason: "it was real", edited_to: None };
+        assert_eq!(failed::act(&store, &target, &acted, now).await.unwrap(), 1);
+    }
+    assert_eq!(failed::forget(&store, at(100), 10).await.unwrap(), 0);
+    assert_eq!(numbers(&store).await, row);
+}
+
+/// The consumer may be faster than whoever marks the replayed row, and its host's clock slower than
+/// the one that the message failed on first: which replay it failed after tells more than times.
+async fn a_replayed_message_that_fails_again_is_kept_whatever_the_clocks_say<DB: Backend>(
+    store: Store<DB>,
+) {
+    for marked_first in [true, false] {
+        let id = format!("m-{marked_first}");
+        fail(&store, QUEUE, &id, "503", Some(at(50))).await;
+        let all = numbers(&store).await;
+        let held = failed::claim(&store, "ana", &all[all.len() - 1..], LEASE, at(51)).await;
+        let held = held.unwrap();
+        let (target, acted) = replay(&held, "ana");
+        let mark = async || failed::act(&store, &target, &acted, at(52)).await.unwrap();
+        if marked_first {
+            assert_eq!(mark().await, 1);
+        }
+        let again = async |last| {
+            let mut copy = message(&id);
+            copy.headers.insert("x-replays".to_owned(), "1".to_owned());
+            fail_with(&store, QUEUE, &copy, "503", Some(last)).await
+        };
+        assert_eq!(again(at(49)).await, Recorded::Failed(2), "marked first: {marked_first}");
+        assert_eq!(again(at(49)).await, Recorded::Known, "the sweeper tells it once more");
+        if !marked_first {
+            assert_eq!(mark().await, 0, "it waits again: nothing to mark");
+        }
+        let stale = fail(&store, QUEUE, &id, "503", Some(at(48))).await;
+        assert_eq!(stale, Recorded::Known, "a failure from before the replay, told late");
+        let row = failed::list(&store, &Query::default()).await.unwrap().pop().unwrap();
+        assert_eq!((row.message.id, row.failures, row.replays), (id, 2, 1));
+    }
+}
+
 #[test]
 fn a_preview_can_be_read_whatever_the_body_is() {
     assert_eq!(preview(br#"{"a":1}"#), "{\n  \"a\": 1\n}");
@@ -270,4 +331,6 @@ on_every_database! {
     two_operators_never_hold_one_row
     lesson_s06_a_discard_can_be_undone_within_its_window
     only_what_was_acted_on_is_forgotten
+    a_message_that_was_brought_back_waits_for_a_person_and_is_never_forgotten
+    a_replayed_message_that_fails_again_is_kept_whatever_the_clocks_say
 }

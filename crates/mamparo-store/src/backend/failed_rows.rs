@@ -4,20 +4,32 @@ use sqlx::Result;
 
 /// A failure of a known message counts when it is younger than the last one. Whoever does not know
 /// when it happened ($16 = 0) can only report it again, unless the message was acted on in between.
+///
+/// After a replay the times do not decide, for two hosts' clocks differ: a copy that was put back for
+/// the n-th time ($18) and fails is a new failure when the row knows of fewer replays, as it does until
+/// the operator's own mark is made, or knows of as many and does not wait for a person.
 pub(crate) const RECORD: &str = "INSERT INTO mamparo_failed
      (consumer, id, kind, exchange, routing_key, key, headers, body, reason, error, error_group,
       attempts, first_failure, last_failure, host, version, status, failures, replays)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17, 'failed', 1, 0)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $17, 'failed', 1,
+      CAST($18 AS BIGINT))
      ON CONFLICT (consumer, id) DO UPDATE SET
       kind = excluded.kind, exchange = excluded.exchange, routing_key = excluded.routing_key,
       key = excluded.key, headers = excluded.headers, body = excluded.body,
       reason = excluded.reason, error = excluded.error, error_group = excluded.error_group,
       attempts = excluded.attempts, last_failure = excluded.last_failure, host = excluded.host,
       version = excluded.version, status = 'failed', failures = mamparo_failed.failures + 1,
+      replays = CASE WHEN excluded.replays > mamparo_failed.replays THEN excluded.replays
+       ELSE mamparo_failed.replays END,
       owner = NULL, lease_until = NULL, actor = NULL, action_reason = NULL, acted_at = NULL
-     WHERE excluded.last_failure > mamparo_failed.last_failure
-      AND (CAST($16 AS BIGINT) = 1 OR mamparo_failed.status <> 'failed')
+     WHERE (excluded.last_failure > mamparo_failed.last_failure
+       AND (CAST($16 AS BIGINT) = 1 OR mamparo_failed.status <> 'failed'))
+      OR excluded.replays > mamparo_failed.replays
+      OR (excluded.replays = mamparo_failed.replays AND mamparo_failed.status = 'replayed')
      RETURNING failures";
+
+/// More replays than people make; a header that says more is somebody's joke.
+pub(crate) const REPLAYS_MAX: u32 = 1_000_000;
 
 pub(crate) const LOG: &str = "INSERT INTO mamparo_failed_log (consumer, id, at, what, who, why)
      VALUES ($1, $2, $3, 'failed', $4, $5)";
@@ -52,6 +64,7 @@ pub(crate) fn array<T: serde::Serialize>(values: &[T]) -> Result<String> {
 /// a JSON array ($list) becomes numbers or texts, and a text is searched.
 macro_rules! implement_failed_rows {
     ($database:ty, $numbers:literal, $texts:literal, $close:literal, $position:literal) => {
+        use mamparo_core::message::lineage::replays;
         use mamparo_core::time::WallTime;
         use sqlx::{Result, Row as _};
 
@@ -134,6 +147,7 @@ macro_rules! implement_failed_rows {
                 .bind(clean(failure.host))
                 .bind(i64::from(failure.last_failure.is_some()))
                 .bind(clean(failure.version))
+                .bind(i64::from(replays(&message.headers).min(sql::REPLAYS_MAX)))
                 .fetch_optional(&mut *conn)
                 .await?;
             if failures.is_some() {
@@ -353,10 +367,11 @@ macro_rules! implement_failed_rows {
                 before: WallTime,
                 max: u32,
             ) -> Result<u64> {
-                // The time is asked twice: a row that was chosen, and has failed again before its turn
-                // came, is a dead letter once more.
-                let forget = "DELETE FROM mamparo_failed WHERE acted_at < $1 AND seq IN (SELECT seq
-                     FROM mamparo_failed WHERE acted_at < $1 ORDER BY acted_at LIMIT $2)
+                // Asked twice: a row that was chosen, and has failed again before its turn came, is a
+                // dead letter once more. So is one that was brought back.
+                let forget = "DELETE FROM mamparo_failed WHERE acted_at < $1 AND status <> 'failed'
+                     AND seq IN (SELECT seq FROM mamparo_failed
+                     WHERE acted_at < $1 AND status <> 'failed' ORDER BY acted_at LIMIT $2)
                      RETURNING consumer, id";
                 let forget = sqlx::query(forget).bind(before.unix_millis()).bind(i64::from(max));
                 let rows = forget.fetch_all(&mut *conn).await?;
