@@ -1,5 +1,7 @@
 //! The one error of messaging.
 
+use std::time::Duration;
+
 use mamparo_core::message::closure::{Closure, Kind};
 use mamparo_core::message::topology::plan::{Action, Plan};
 use mamparo_core::message::topology::{PolicyProblem, Refusal};
@@ -69,6 +71,15 @@ pub enum MessagingError {
         /// What the store said.
         #[source]
         source: StoreError,
+    },
+    /// The database has said nothing for longer than it may take: its host has vanished, or the way
+    /// to it. What was asked for has happened or not.
+    #[error("{operation}: the database has not answered for {after:?}")]
+    Silent {
+        /// What was being done.
+        operation: &'static str,
+        /// How long it was waited for.
+        after: Duration,
     },
     /// A body could not be written as JSON.
     #[error("encode the body of a {kind:?} message")]

@@ -8,17 +8,19 @@
 mod ears;
 mod work;
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mamparo_call::clock;
 use mamparo_core::limits::RELAY_FLIGHTS_MAX;
 use mamparo_core::message::relay::Policy;
 use mamparo_core::message::topology::EVENTS;
 use mamparo_store::outbox::RelaySession;
-use mamparo_store::{Backend, Store};
+use mamparo_store::{Backend, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use crate::Broker;
+use crate::{Broker, MessagingError};
 
 pub use ears::announce_commits;
 
@@ -96,5 +98,20 @@ impl<B: Broker, DB: Backend> Relay<B, DB> {
                 match never {}
             }
         }
+    }
+}
+
+/// The end of `work`, or an error when the database has been silent for too long. A host that vanishes
+/// closes no connection, so whoever waits for its answer would wait for ever.
+async fn answered<DB: Backend, T>(
+    session: &RelaySession<DB>,
+    operation: &'static str,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, MessagingError> {
+    let after = session.patience();
+    let until = clock::instant_of(clock::now().plus(after));
+    match tokio::time::timeout_at(until, work).await {
+        Ok(done) => done.map_err(MessagingError::store(operation)),
+        Err(_) => Err(MessagingError::Silent { operation, after }),
     }
 }

@@ -13,7 +13,7 @@ use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::message::relay::Policy;
 use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Broker as _, EmbeddedBroker, Relay, RelayOptions, RelaySummary, event};
-use mamparo_store::{PostgresStore, outbox};
+use mamparo_store::{PostgresStore, StoreAddress, StoreOptions, outbox};
 use mamparo_testkit::database::Database;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -226,6 +226,93 @@ async fn a_commit_of_another_process_wakes_the_relay() {
     until("published", async || published(&site.broker).await.contains_key("o-9")).await;
     cancel.cancel();
     announcer.await.unwrap();
+    relay.stop().await;
+}
+
+/// An ear keeps its connection for good. Were it one of the connections that relays work with, so many
+/// relays in one process would leave none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn six_relays_of_one_store_all_work() {
+    let site = site().await;
+    let store = site.open().await;
+    let relays: Vec<_> = (0..6).map(|_| start(&store, &site.broker, quick())).collect();
+    let owners = "SELECT count(DISTINCT owner) FROM mamparo_outbox_shards";
+    until("each has shards", async || {
+        sqlx::query_scalar::<_, i64>(owners).fetch_one(store.reader()).await.unwrap() == 6
+    })
+    .await;
+    let mut sent = BTreeMap::<String, Vec<String>>::new();
+    for n in 0..48 {
+        let key = format!("o-{}", n % 24);
+        sent.entry(key.clone()).or_default().push(enqueue(&store, &key).await);
+    }
+    until("all published", async || pending(&store).await == 0).await;
+    for relay in relays {
+        relay.stop().await;
+    }
+    assert_eq!(published(&site.broker).await, sent);
+}
+
+/// A proxy to PostgreSQL that can fall silent: what is connected then hears nothing more, not even
+/// an end, as when the server's host loses its power. New connections go through.
+struct Silencer {
+    silent: tokio::sync::watch::Sender<u64>,
+    _connections: tokio::task::JoinSet<()>,
+}
+
+impl Silencer {
+    async fn start(url: &str) -> (Self, String) {
+        let start = url.rfind('@').unwrap() + 1;
+        let end = start + url[start..].find('/').unwrap();
+        let server = url[start..end].to_owned();
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let through = format!("{}{}{}", &url[..start], listener.local_addr().unwrap(), &url[end..]);
+        let silent = tokio::sync::watch::Sender::new(0);
+        let (mut connections, silences) = (tokio::task::JoinSet::new(), silent.clone());
+        #[expect(clippy::disallowed_methods, reason = "the set ends with the proxy")]
+        connections.spawn(async move {
+            let mut carried = tokio::task::JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut upstream = tokio::net::TcpStream::connect(&server).await.unwrap();
+                let mut silent = silences.subscribe();
+                carried.spawn(async move {
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => return,
+                        _ = silent.changed() => {}
+                    }
+                    // Kept open on both sides.
+                    std::future::pending::<()>().await;
+                });
+            }
+        });
+        (Self { silent, _connections: connections }, through)
+    }
+}
+
+/// A host that vanishes says nothing, and what waits for its answer waits for ever. The relay's lease
+/// would be renewed by other connections meanwhile, so nobody else would take over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_comes_back_from_a_server_that_has_fallen_silent() {
+    let site = site().await;
+    let direct = site.open().await;
+    let (silencer, through) = Silencer::start(&site.database.url()).await;
+    let limits = StoreOptions {
+        statement_timeout: Duration::from_millis(300),
+        acquire_timeout: Duration::from_millis(500),
+        ..StoreOptions::default()
+    };
+    let through = StoreAddress::parse(&through).unwrap();
+    let store = PostgresStore::open_with(&through, &limits).await.unwrap();
+    let relay = start(&store, &site.broker, quick());
+    for n in 0..3 {
+        let key = format!("o-{n}");
+        enqueue(&direct, &key).await;
+        until("published", async || published(&site.broker).await.contains_key(&key)).await;
+        silencer.silent.send_modify(|silences| *silences += 1);
+    }
+    enqueue(&direct, "o-9").await;
+    until("published", async || published(&site.broker).await.contains_key("o-9")).await;
+    until("recorded", async || pending(&direct).await == 0).await;
     relay.stop().await;
 }
 

@@ -192,6 +192,12 @@ impl<DB: Backend> Store<DB> {
         tokio::time::timeout(within, begin).await.unwrap_or(Err(StoreError::Deadline { operation }))
     }
 
+    /// Longer than any operation of a few statements takes: its wait for a connection, and twice what a
+    /// statement may run. Default 65 s.
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.acquire_timeout + self.options.statement_timeout.saturating_mul(2)
+    }
+
     /// The same store on the relays' connections.
     pub(crate) fn relay_lane(&self) -> Self {
         Self { lane: self.pools.relay.clone(), ..self.clone() }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
 use mamparo_store::outbox::{Ear, Heard, RelaySession};
-use mamparo_store::{Backend, OutboxSignal, Store, StoreError};
+use mamparo_store::{Backend, OutboxSignal, Store};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::answered;
 use crate::{MessagingError, observe};
 
 /// Least time between two announcements of one process. While one is on its way further commits join
@@ -73,20 +74,22 @@ enum Ended {
 async fn listen<DB: Backend>(
     session: &RelaySession<DB>,
     wakes: &Wakes,
-) -> Result<Ended, StoreError> {
-    let mut ear = session.listen().await?;
+) -> Result<Ended, MessagingError> {
+    let mut ear = answered(session, "listen for commits", session.listen()).await?;
     if let Some(every) = DB::Ear::LOOK_EVERY {
         prove(wakes);
         loop {
             clock::sleep_until(clock::now().plus(every)).await;
-            if ear.hear().await? != Heard::Nothing {
+            let heard = ear.hear().await.map_err(MessagingError::store("listen for commits"))?;
+            if heard != Heard::Nothing {
                 wakes.rows.notify_one();
             }
         }
     }
     loop {
         let word = uuid::Uuid::now_v7().to_string();
-        if let Some(ended) = try_word(session.announce(&word), &word, &mut ear, wakes).await? {
+        let sent = answered(session, "send ourselves a word", session.announce(&word));
+        if let Some(ended) = try_word(sent, &word, &mut ear, wakes).await? {
             return Ok(ended);
         }
         prove(wakes);
@@ -103,11 +106,11 @@ async fn listen<DB: Backend>(
 
 /// Sends ourselves a word; `None` when it arrived.
 async fn try_word(
-    sent: impl Future<Output = Result<(), StoreError>>,
+    sent: impl Future<Output = Result<(), MessagingError>>,
     word: &str,
     ear: &mut impl Ear,
     wakes: &Wakes,
-) -> Result<Option<Ended>, StoreError> {
+) -> Result<Option<Ended>, MessagingError> {
     sent.await?;
     let until = clock::now().plus(WORD_MAX);
     loop {
@@ -122,10 +125,10 @@ async fn try_word(
     }
 }
 
-async fn within(limit: Duration, ear: &mut impl Ear) -> Result<Option<Heard>, StoreError> {
+async fn within(limit: Duration, ear: &mut impl Ear) -> Result<Option<Heard>, MessagingError> {
     let until = clock::instant_of(clock::now().plus(limit));
     match tokio::time::timeout_at(until, ear.hear()).await {
-        Ok(heard) => heard.map(Some),
+        Ok(heard) => heard.map(Some).map_err(MessagingError::store("listen for commits")),
         Err(_) => Ok(None),
     }
 }
@@ -153,8 +156,8 @@ pub(super) async fn announce<DB: Backend>(
         if wakes.alone.load(Ordering::Relaxed) {
             continue;
         }
-        if let Err(error) = session.announce("").await {
-            observe::relay_aside(&MessagingError::store("announce commits")(error));
+        if let Err(error) = answered(session, "announce commits", session.announce("")).await {
+            observe::relay_aside(&error);
         }
         clock::sleep_until(clock::now().plus(ANNOUNCE_GAP)).await;
     }
@@ -173,6 +176,8 @@ pub async fn announce_commits<DB: Backend>(store: Store<DB>, cancel: Cancellatio
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "these are tests")]
 mod tests {
+    use mamparo_store::StoreError;
+
     use super::*;
 
     /// Hears what is written here, and then nothing for ever, as behind a pooler.

@@ -19,11 +19,11 @@ use mamparo_core::time::{Moment, WallTime};
 use mamparo_store::outbox::{
     Claimed, Confirmed, Held, OutboxStats, Parked, Recorded, RelaySession, Report, Tenure,
 };
-use mamparo_store::{Backend, Clock, OutboxSignal};
+use mamparo_store::{Backend, Clock, OutboxSignal, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::ears::Wakes;
-use super::{RelayOptions, RelaySummary};
+use super::{RelayOptions, RelaySummary, answered};
 use crate::{Broker, Confirm, Message, MessagingError, observe};
 
 /// How often the gauges are refreshed.
@@ -197,9 +197,10 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             let done = op.await;
             self.done(done);
         }
-        if let Err(error) = self.session.leave().await {
+        let leave = self.session.leave();
+        if let Err(error) = answered(&self.session, "give the outbox back", leave).await {
             // The leases end by themselves.
-            observe::relay_failed(&MessagingError::store("give the outbox back")(error), 0);
+            observe::relay_failed(&error, 0);
         }
     }
 
@@ -247,26 +248,33 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let op: Op<DB> = if now >= self.due.beat {
             let (lease, clock) = (self.options.lease, self.clock.clone());
             Box::pin(async move {
-                let beat = heartbeat(&session, clock, lease).await;
+                let beat = heartbeat(&session, clock, lease);
+                let beat = answered(&session, "renew the relay's leases", beat).await;
                 Done::Beat { began: now, beat }
             })
         } else if let Some(given) = self.idle_surplus() {
             Box::pin(async move {
-                let result = session.give_back(&given).await;
-                Done::Given(given, result.map_err(MessagingError::store("give shards back")))
+                let result = session.give_back(&given);
+                let result = answered(&session, "give shards back", result).await;
+                Done::Given(given, result)
             })
         } else if now >= self.due.refused && !self.held.is_empty() {
             let (shards, wall) = (self.held.keys().copied().collect::<Vec<u16>>(), self.wall());
             Box::pin(async move {
-                let next = session.wake_parked(&shards, wall).await;
-                Done::Woken(next.map_err(MessagingError::store("wake parked events")))
+                let next = session.wake_parked(&shards, wall);
+                Done::Woken(answered(&session, "wake parked events", next).await)
             })
         } else if now >= self.due.gauges {
-            Box::pin(async move { Done::Gauged(gauge(&session).await) })
+            Box::pin(async move {
+                Done::Gauged(answered(&session, "count outbox rows", gauge(&session)).await)
+            })
         } else if now >= self.due.house {
             let shards: Vec<u16> = self.held.keys().copied().collect();
             let (keep, clock) = (self.options.keep, self.clock.clone());
-            Box::pin(async move { Done::Kept(keep_house(&session, clock, &shards, keep).await) })
+            Box::pin(async move {
+                let kept = keep_house(&session, clock, &shards, keep);
+                Done::Kept(answered(&session, "keep the outbox in order", kept).await)
+            })
         } else {
             return;
         };
@@ -307,8 +315,8 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let (session, generation) = (Arc::clone(&self.session), self.window.generation());
         let known: Vec<i64> = self.window.known().collect();
         self.ops.push(Box::pin(async move {
-            let rows = session.read(&rooms, &known).await;
-            Done::Looked { generation, rows: rows.map_err(MessagingError::store("read events")) }
+            let rows = answered(&session, "read events", session.read(&rooms, &known)).await;
+            Done::Looked { generation, rows }
         }));
     }
 
@@ -341,8 +349,8 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let session = Arc::clone(&self.session);
         let history = (!self.options.keep.is_zero()).then(|| self.wall());
         Box::pin(async move {
-            let changed = session.record(&report, history).await;
-            let changed = changed.map_err(MessagingError::store("record what became of events"));
+            let changed = session.record(&report, history);
+            let changed = answered(&session, "record what became of events", changed).await;
             Done::Recorded { report, changed }
         })
     }
@@ -350,7 +358,8 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
     /// The next moment at which something is due that nothing else will wake us for.
     fn next(&self, now: Moment) -> Moment {
         let mut next = Moment::FAR_FUTURE;
-        if !self.looking {
+        // Without a shard to look into, the next heartbeat decides.
+        if !self.looking && self.held.len() > self.surplus.len() {
             next = next.min(self.due.look.max(self.due.look_from));
         }
         if !self.recording && self.waiting() > 0 {
@@ -467,7 +476,11 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let found = rows.len();
         if generation == self.window.generation() {
             for claimed in rows {
-                let Some(epoch) = self.held.get(&claimed.shard) else { continue };
+                // Not of a shard that is being given back: the next holder publishes it.
+                let mine = self.held.get(&claimed.shard);
+                let Some(epoch) = mine.filter(|_| !self.surplus.contains(&claimed.shard)) else {
+                    continue;
+                };
                 let held = Held { shard: claimed.shard, epoch: *epoch };
                 if claimed.behind {
                     if self.waiting() == 0 {
@@ -569,23 +582,20 @@ async fn publish<B: Broker>(broker: B, exchange: String, row: i64, job: Job) -> 
 
 async fn gauge<DB: Backend>(
     session: &RelaySession<DB>,
-) -> Result<(OutboxStats, Option<Duration>), MessagingError> {
-    let failed = || MessagingError::store("count outbox rows");
-    let stats = session.stats().await.map_err(failed())?;
-    Ok((stats, session.oldest_snapshot().await.map_err(failed())?))
+) -> Result<(OutboxStats, Option<Duration>), StoreError> {
+    Ok((session.stats().await?, session.oldest_snapshot().await?))
 }
 
 async fn heartbeat<DB: Backend>(
     session: &RelaySession<DB>,
     clock: Option<Clock<DB>>,
     lease: Duration,
-) -> Result<(Tenure, Clock<DB>), MessagingError> {
-    let failed = || MessagingError::store("renew the relay's leases");
+) -> Result<(Tenure, Clock<DB>), StoreError> {
     let clock = match clock {
         Some(clock) => clock,
-        None => session.clock(clock::wall).await.map_err(failed())?,
+        None => session.clock(clock::wall).await?,
     };
-    let tenure = session.heartbeat(lease, &clock).await.map_err(failed())?;
+    let tenure = session.heartbeat(lease, &clock).await?;
     Ok((tenure, clock))
 }
 
@@ -594,15 +604,17 @@ async fn keep_house<DB: Backend>(
     clock: Option<Clock<DB>>,
     shards: &[u16],
     keep: Duration,
-) -> Result<bool, MessagingError> {
-    let failed = || MessagingError::store("keep the outbox in order");
+) -> Result<bool, StoreError> {
     let now = match clock {
         Some(clock) => {
-            clock.measure().await.map_err(failed())?;
+            clock.measure().await?;
             clock.now()
         }
         None => clock::wall(),
     };
-    session.mend(shards).await.map_err(failed())?;
-    session.forget(now.minus(keep), now).await.map_err(failed())
+    session.mend(shards).await?;
+    session.forget(now.minus(keep), now).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,6 +100,13 @@ impl<DB: Backend> RelaySession<DB> {
         &self.owner
     }
 
+    /// How long to wait for an operation before its connection is given up: the server would have ended
+    /// it, so a longer silence is that of a host that has vanished. Default 65 s.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.store.patience()
+    }
+
     /// The database's clock: leases and due times of several hosts must agree. `local` is the host's own.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Pool, Postgres};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Postgres};
 
 use super::schema;
 use crate::address::PostgresUrl;
@@ -20,7 +20,7 @@ const ASK_AFTER_IDLE: Duration = Duration::from_secs(1);
 /// The same for relays' connections.
 const RELAY_ASK_AFTER_IDLE: Duration = Duration::from_secs(60);
 
-/// A relay reads, reports, listens and keeps house; at most so many at a time.
+/// A relay reads, reports, announces and keeps house; at most so many at a time.
 const RELAY_CONNECTIONS: u32 = 4;
 
 /// A relay's statements have one good plan, by index and row by row. The table that they work on is
@@ -52,17 +52,31 @@ pub(super) async fn open(
     }
     let migrated = migrate(&mut conn, url).await?;
     conn.close().await.map_err(failed)?;
-    let lane = |connections, session| {
+    let lane = |pool: fn(PgPoolOptions, Duration) -> PgPoolOptions, connections, session| {
         let suspects = Arc::<AtomicU32>::default();
-        let pool = pool(&target, connections, Arc::clone(&suspects), session, options);
+        let places = places(connections, Arc::clone(&suspects), session, options);
+        let pool = pool(places, options.acquire_timeout).connect_lazy_with(target.clone());
         Lane { writer: pool.clone(), reader: pool, suspects }
     };
     let limits = session(options);
+    let plain = |places, _| places;
     Ok(Pools {
-        requests: lane(options.connections, limits.clone()),
-        background: lane(options.background_connections, limits.clone()),
-        relay: lane(RELAY_CONNECTIONS, format!("{limits}; {RELAY_PLANS}")),
+        requests: lane(plain, options.connections, limits.clone()),
+        background: lane(plain, options.background_connections, limits.clone()),
+        relay: lane(asked_on_return, RELAY_CONNECTIONS, format!("{limits}; {RELAY_PLANS}")),
         migrated,
+    })
+}
+
+/// Asks a connection that comes back whether it still answers within `limit`, and closes it if not. The
+/// pool asks by itself, and waits for the answer for ever: a relay that has given up a silent server
+/// four times would have no place left.
+fn asked_on_return(places: PgPoolOptions, limit: Duration) -> PgPoolOptions {
+    places.after_release(move |conn, _| {
+        Box::pin(async move {
+            let silent = |_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()));
+            tokio::time::timeout(limit, conn.ping()).await.unwrap_or_else(silent).map(|()| true)
+        })
     })
 }
 
@@ -76,13 +90,12 @@ async fn is_ours(conn: &mut PgConnection) -> sqlx::Result<bool> {
     .await
 }
 
-fn pool(
-    target: &PgConnectOptions,
+fn places(
     connections: u32,
     suspects: Arc<AtomicU32>,
     session: String,
     options: &StoreOptions,
-) -> Pool<Postgres> {
+) -> PgPoolOptions {
     // A relay that idles asks seldom enough for each of its questions to be preceded by another one;
     // one that fails is asked again in any case.
     let relay = session.ends_with(RELAY_PLANS);
@@ -114,7 +127,6 @@ fn pool(
                 async move { sqlx::raw_sql(AssertSqlSafe(session)).execute(conn).await.map(drop) },
             )
         })
-        .connect_lazy_with(target.clone())
 }
 
 /// The limits of a session. Set by statement, not at start-up: poolers refuse start-up parameters

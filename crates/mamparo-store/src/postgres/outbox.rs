@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mamparo_core::message::shards::shard_of;
 use mamparo_core::time::WallTime;
-use sqlx::postgres::{PgConnection, PgListener, PgRow};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{Pool, Postgres, Result, Row};
 
 use super::{headers_of, history, numbers};
@@ -393,7 +393,15 @@ impl OutboxRows for Postgres {
     }
 
     async fn listen(pool: &Pool<Postgres>) -> Result<PgEar> {
-        let mut listener = PgListener::connect_with(pool).await?;
+        // A connection of its own: an ear keeps it for good, and as many relays as the pool has places
+        // would leave none for their work.
+        let ear = PgPoolOptions::new()
+            .max_connections(1)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .acquire_timeout(pool.options().get_acquire_timeout())
+            .connect_lazy_with(PgConnectOptions::clone(&pool.connect_options()));
+        let mut listener = PgListener::connect_with(&ear).await?;
         // Reconnecting is the relay's business: it knows how long to wait.
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
