@@ -9,6 +9,7 @@ mod ours;
 mod publish;
 mod relay;
 mod relaying;
+mod replay;
 mod retry;
 mod wakeup;
 mod writers;
@@ -26,6 +27,7 @@ pub(crate) fn all() -> Vec<Group> {
         wakeup::group(),
         writers::group(),
         claims::group(),
+        replay::group(),
         idle::group(),
         memory::group(),
     ]

@@ -70,6 +70,9 @@ pub(super) fn all() -> Vec<Goal> {
     for at in ["50.p50", "50.p99", "500.p50", "500.p99"] {
         let ours = format!("wakeup.ours.{at}");
         goals.ratio(format!("insert to delivery, {at}"), &ours, "wakeup.notify", at, AtMost(1.5));
+        let (about, ours) =
+            (format!("the same in one process, {at}"), format!("wakeup.ours.inside.{at}"));
+        goals.ratio(about, &ours, "wakeup.notify", at, AtMost(1.5));
     }
     for at in ["c8", "c32"] {
         let (ours, about) = (format!("writers.ours.on.{at}"), format!("writers woken for, {at}"));
