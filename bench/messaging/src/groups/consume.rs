@@ -46,15 +46,12 @@ pub(crate) fn group() -> Group {
 
 async fn ours(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>> {
     let count = bed.amount(MESSAGES);
-    let (store, database) = ours::store(&bed, 10).await?;
     let filled = Filled::new(&bed, kind, prefetch, count).await?;
-    let (took, summary) = ours::consume(&filled, &store, Handling::Nothing, count).await?;
+    let (took, summary) = ours::consume(&filled, Handling::Nothing, count).await?;
     if summary.done != count as u64 {
         return Err(format!("{count} messages: {summary:?}").into());
     }
     filled.remove(0).await?;
-    store.close().await;
-    bed.drop_database(&database).await?;
     Ok(Figure::rate(count, took))
 }
 

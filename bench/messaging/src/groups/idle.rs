@@ -7,7 +7,7 @@ use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::{Consumer, QueuePolicy, RabbitMqBroker, Relay, RelayOptions};
 use tokio_util::sync::CancellationToken;
 
-use super::ours::{self, Handling};
+use super::ours;
 use crate::bed::{Bed, Scale, fresh};
 use crate::case::{Case, Figure, Group};
 use crate::{Error, Result, clock, postgres, rabbit, tasks};
@@ -35,8 +35,8 @@ async fn service(bed: Arc<Bed>) -> Result<Vec<Figure>> {
     for waiting_room in [WaitingRoom::Tiers, WaitingRoom::Parked] {
         let mut policy = QueuePolicy::new(fresh("idle"), "bench").bind("idle.*");
         policy.waiting_room = waiting_room;
-        let (handler, _) = ours::counting(Handling::Changes, 1);
-        let own = (broker.clone(), store.background(), policy.clone());
+        let (handler, _) = ours::counting(1);
+        let own = (broker.clone(), store.clone(), policy.clone());
         let consumer = Consumer::new(own.0, own.1, own.2, handler);
         let handle = consumer.handle();
         running.push(tasks::begin(consumer.run(cancel.clone())));

@@ -72,7 +72,7 @@ async fn ours(bed: Arc<Bed>, kind: Kind) -> Result<Vec<Figure>> {
     let (store, database) = ours::store(&bed, u32::try_from(WORKERS)?).await?;
     let mut filled = Filled::new(&bed, kind, PREFETCH, count).await?;
     filled.policy.workers = Some(u32::try_from(WORKERS)?);
-    let (took, summary) = ours::consume(&filled, &store, Handling::Changes, count).await?;
+    let (took, summary) = ours::consume(&filled, Handling::Changes(&store), count).await?;
     let changes = changes(&database).await?;
     if summary.done != count as u64 || changes != i64::try_from(count)? {
         return Err(format!("{count} messages, {changes} changes: {summary:?}").into());

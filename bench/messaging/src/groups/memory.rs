@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use mamparo_messaging::{Broker as _, Confirm, Consumer, RabbitMqBroker};
 use tokio_util::sync::CancellationToken;
 
-use super::ours::{self, Filled, Handling};
+use super::ours::{self, Filled};
 use super::publish;
 use crate::bed::Bed;
 use crate::case::{Case, Figure, Group};
@@ -26,11 +26,9 @@ pub(crate) fn group() -> Group {
 
 async fn pass(bed: Arc<Bed>) -> Result<Vec<Figure>> {
     let count = bed.amount(MESSAGES);
-    let (store, database) = ours::store(&bed, 10).await?;
     let filled = Filled::new(&bed, Kind::Quorum, 100, 0).await?;
-    let (handler, progress) = ours::counting(Handling::Nothing, count);
-    let own = (filled.broker.clone(), store.background(), filled.policy.clone());
-    let consumer = Consumer::new(own.0, own.1, own.2, handler);
+    let (handler, progress) = ours::counting(count);
+    let consumer = Consumer::plain(filled.broker.clone(), filled.policy.clone(), handler);
     let cancel = CancellationToken::new();
     let running = tasks::begin(consumer.run(cancel.clone()));
     let publisher = RabbitMqBroker::connect(&bed.amqp).await?;
@@ -60,8 +58,6 @@ async fn pass(bed: Arc<Bed>) -> Result<Vec<Figure>> {
     running.end().await?;
     filled.remove(0).await?;
     publisher.close();
-    store.close().await;
-    bed.drop_database(&database).await?;
     let [start, middle, end] = sizes[..] else { return Err("too few messages to tell".into()) };
     let figure = |part, unit, value| Figure { part, unit, value };
     Ok(vec![

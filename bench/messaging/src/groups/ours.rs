@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use lapin::Channel;
 use mamparo_core::message::topology::QueueType;
 use mamparo_messaging::{
-    Answer, Broker as _, Consumer, Handler, Message, QueuePolicy, RabbitMqBroker, Summary,
+    Answer, Broker as _, Consumer, Handler, Message, PlainHandler, QueuePolicy, RabbitMqBroker,
+    Summary,
 };
 use mamparo_store::{PostgresStore, StoreAddress, StoreOptions, Transaction};
 use sqlx::Postgres;
@@ -20,14 +21,14 @@ use crate::rabbit::{self, Kind};
 use crate::{Error, Result, clock, tasks};
 
 /// What the handler does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handling {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Handling<'a> {
     /// Nothing, and says that it is done.
     Nothing,
     /// Nothing, and asks for another attempt.
     Fails,
     /// The change of the group `inbox`, in the transaction that it is given.
-    Changes,
+    Changes(&'a PostgresStore),
 }
 
 /// A queue of ours that holds `count` messages.
@@ -79,15 +80,26 @@ impl Filled {
 /// in hand any more.
 pub(super) async fn consume(
     filled: &Filled,
-    store: &PostgresStore,
-    handling: Handling,
+    handling: Handling<'_>,
     count: usize,
 ) -> Result<(Duration, Summary)> {
-    let (handler, progress) = counting(handling, count);
+    let (handler, progress) = counting(count);
     let (broker, policy) = (filled.broker.clone(), filled.policy.clone());
-    let consumer = Consumer::new(broker, store.clone(), policy, handler);
-    let (handle, cancel) = (consumer.handle(), CancellationToken::new());
-    let running = tasks::begin(consumer.run(cancel.clone()));
+    let cancel = CancellationToken::new();
+    let (handle, running) = match handling {
+        Handling::Nothing => {
+            let consumer = Consumer::plain(broker, policy, handler);
+            (consumer.handle(), tasks::begin(consumer.run(cancel.clone())))
+        }
+        Handling::Fails => {
+            let consumer = Consumer::plain(broker, policy, Failing(handler));
+            (consumer.handle(), tasks::begin(consumer.run(cancel.clone())))
+        }
+        Handling::Changes(store) => {
+            let consumer = Consumer::new(broker, store.clone(), policy, handler);
+            (consumer.handle(), tasks::begin(consumer.run(cancel.clone())))
+        }
+    };
     progress.done.notified().await;
     if !handle.wait_for(|health| health.in_hand == 0).await {
         return Err(Error::from("the consumer ended early"));
@@ -99,15 +111,19 @@ pub(super) async fn consume(
 }
 
 /// A handler that counts, and how far it is.
-pub(super) fn counting(handling: Handling, count: usize) -> (Counting, Arc<Progress>) {
+pub(super) fn counting(count: usize) -> (Counting, Arc<Progress>) {
     let progress = Arc::new(Progress { left: AtomicUsize::new(count), ..Progress::default() });
-    (Counting { progress: Arc::clone(&progress), handling }, progress)
+    (Counting { progress: Arc::clone(&progress) }, progress)
 }
 
 /// A store on a database of its own, with the accounts that handlers change.
 pub(super) async fn store(bed: &Bed, connections: u32) -> Result<(PostgresStore, String)> {
     let database = bed.database().await?;
-    let options = StoreOptions { connections, ..StoreOptions::default() };
+    let options = StoreOptions {
+        connections,
+        background_connections: connections,
+        ..StoreOptions::default()
+    };
     let store = PostgresStore::open_with(&StoreAddress::parse(&database)?, &options).await?;
     store.apply(inbox::SCHEMA).await?;
     Ok((store, database))
@@ -127,14 +143,36 @@ pub(super) struct Progress {
 #[derive(Debug)]
 pub(super) struct Counting {
     progress: Arc<Progress>,
-    handling: Handling,
 }
 
 impl Counting {
-    fn count(&self) {
+    fn begin(&self) {
+        self.progress.first.get_or_init(clock::now);
+    }
+
+    fn end(&self) {
         if self.progress.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.progress.done.notify_one();
         }
+    }
+}
+
+impl PlainHandler for Counting {
+    async fn handle(&self, _message: &Message) -> Answer {
+        self.begin();
+        self.end();
+        Answer::Done
+    }
+}
+
+/// The same without success.
+#[derive(Debug)]
+struct Failing(Counting);
+
+impl PlainHandler for Failing {
+    async fn handle(&self, message: &Message) -> Answer {
+        PlainHandler::handle(&self.0, message).await;
+        Answer::retry("not yet")
     }
 }
 
@@ -142,24 +180,14 @@ impl Handler<Postgres> for Counting {
     type Facts = ();
 
     async fn prepare(&self, _message: &Message) -> std::result::Result<(), Answer> {
-        self.progress.first.get_or_init(clock::now);
-        match self.handling {
-            Handling::Nothing => {
-                self.count();
-                Err(Answer::Done)
-            }
-            Handling::Fails => {
-                self.count();
-                Err(Answer::RetryAfter { delay: None, reason: "not yet".to_owned() })
-            }
-            Handling::Changes => Ok(()),
-        }
+        self.begin();
+        Ok(())
     }
 
     async fn apply(&self, message: &Message, (): (), tx: &mut Transaction<'_, Postgres>) -> Answer {
         let change = sqlx::query(inbox::UPDATE).bind(inbox::account(&message.id));
         let changed = change.execute(&mut **tx).await;
-        self.count();
+        self.end();
         match changed {
             Ok(_) => Answer::Done,
             Err(error) => Answer::retry(error.to_string()),
