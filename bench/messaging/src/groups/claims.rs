@@ -4,7 +4,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mamparo_call::clock::wall;
 use mamparo_core::time::WallTime;
+use mamparo_store::outbox::{Confirmed, RelaySession, Report};
 use mamparo_store::parked;
 use tokio::process::Command;
 
@@ -62,7 +64,13 @@ pub(crate) fn group() -> Group {
         let name = format!("claims.ours.{}", statistics.as_str());
         Case::new(name, move |bed| ours_parked(bed, statistics))
     };
-    let cases = [Statistics::ALL.map(case), Statistics::ALL.map(ours)].into_iter().flatten();
+    let relay = |statistics: Statistics| {
+        let name = format!("claims.relay.{}", statistics.as_str());
+        Case::new(name, move |bed| ours_outbox(bed, statistics))
+    };
+    let (case, ours, relay) =
+        (Statistics::ALL.map(case), Statistics::ALL.map(ours), Statistics::ALL.map(relay));
+    let cases = [case, ours, relay].into_iter().flatten();
     Group::new("claims", cases.collect())
 }
 
@@ -133,4 +141,45 @@ async fn by_pgbench(bed: Arc<Bed>, statistics: Statistics) -> Result<Vec<Figure>
     let value = tps.parse()?;
     bed.drop_database(&database).await?;
     Ok(vec![Figure { part: "", unit: "1/s", value }])
+}
+
+/// Rows of ten shards in turn.
+const FILL_OUTBOX: &str =
+    "INSERT INTO mamparo_outbox (shard, id, kind, key, enqueued_at, headers, body)
+    SELECT n % 10, n::text, 'order.created', n::text, n, '{}',
+        convert_to(repeat('x', 1024), 'UTF8') FROM generate_series(1, $1::bigint) n";
+
+/// What a relay does to the outbox for 100 rows: reads them under its lease, and reports them
+/// confirmed, which takes them out.
+async fn ours_outbox(bed: Arc<Bed>, statistics: Statistics) -> Result<Vec<Figure>> {
+    let (store, database) = ours::store(&bed, 10).await?;
+    let client = postgres::connect(&database).await?;
+    client.batch_execute("ALTER TABLE mamparo_outbox SET (autovacuum_enabled = off)").await?;
+    if statistics == Statistics::Stale {
+        client.execute(FILL_OUTBOX, &[&DUE]).await?;
+        client.batch_execute("DELETE FROM mamparo_outbox; ANALYZE mamparo_outbox").await?;
+    }
+    client.execute(FILL_OUTBOX, &[&DUE]).await?;
+    if statistics == Statistics::Fresh {
+        client.batch_execute("ANALYZE mamparo_outbox").await?;
+    }
+    let session = RelaySession::new(&store);
+    let tenure = session.heartbeat(Duration::from_secs(600), wall).await?;
+    let rooms: Vec<(u16, u32)> = (0..10).map(|shard| (shard, 10)).collect();
+    let held = |shard: u16| tenure.held.iter().find(|held| held.shard == shard).copied();
+    let start = clock::now();
+    for claim in 0..CLAIMS {
+        let rows = session.read(&rooms, &[]).await?;
+        let confirmed =
+            rows.iter().filter_map(|row| Some(Confirmed { row: row.row, held: held(row.shard)? }));
+        let report = Report { confirmed: confirmed.collect(), ..Report::default() };
+        let recorded = session.record(&report, None).await?;
+        if (rows.len(), recorded.confirmed) != (100, 100) {
+            return Err(format!("claim {claim}: {} rows, {recorded:?}", rows.len()).into());
+        }
+    }
+    let took = start.elapsed();
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(Figure::rate(CLAIMS, took))
 }

@@ -10,10 +10,12 @@ use lapin::Channel;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use mamparo_call::clock::wall;
+use mamparo_messaging::relay::announce_commits;
 use mamparo_store::{PostgresStore, outbox};
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, NoTls, Statement};
+use tokio_util::sync::CancellationToken;
 
 use super::relay;
 use super::relaying::{self, Relaying};
@@ -59,9 +61,13 @@ enum Writer {
 async fn ours(bed: Arc<Bed>, rate: u32, writer: Writer) -> Result<Vec<Figure>> {
     let count = rows(&bed, rate);
     let relaying = Relaying::start(&bed, Kind::Quorum).await?;
-    let store = match writer {
-        Writer::Elsewhere => PostgresStore::open(&relaying.database).await?,
-        Writer::Inside => relaying.store.clone(),
+    let (store, _announcing) = match writer {
+        Writer::Elsewhere => {
+            let store = PostgresStore::open(&relaying.database).await?;
+            let announcing = announce_commits(store.clone(), CancellationToken::new());
+            (store, Some(tasks::begin(announcing)))
+        }
+        Writer::Inside => (relaying.store.clone(), None),
     };
     let own = rabbit::connect(&bed.amqp).await?;
     let base = clock::now();

@@ -2,12 +2,19 @@
 //! row.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use mamparo_call::clock::wall;
+use mamparo_messaging::relay::announce_commits;
+use mamparo_store::PostgresStore;
+use mamparo_store::outbox::{self, Event};
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Pool, Postgres};
+use tokio_util::sync::CancellationToken;
 
 use super::inbox::{ACCOUNTS, SCHEMA, UPDATE};
+use super::ours;
 use crate::bed::{Bed, Scale};
 use crate::case::{Case, Figure, Group};
 use crate::{Result, clock, postgres, rabbit, tasks};
@@ -27,6 +34,10 @@ pub(crate) fn group() -> Group {
         for (name, notify) in [("none", false), ("notify", true)] {
             let name = format!("writers.{name}.c{clients}");
             cases.push(Case::new(name, move |bed| by_hand(bed, clients, notify)));
+        }
+        for (name, wake) in [("off", false), ("on", true)] {
+            let name = format!("writers.ours.{name}.c{clients}");
+            cases.push(Case::new(name, move |bed| ours(bed, clients, wake)));
         }
     }
     Group::new("writers", cases)
@@ -57,6 +68,43 @@ async fn by_hand(bed: Arc<Bed>, clients: u32, notify: bool) -> Result<Vec<Figure
     pool.close().await;
     bed.drop_database(&database).await?;
     Ok(rate)
+}
+
+/// The channel that relays listen on.
+const CHANNEL: &str = "mamparo_outbox";
+
+/// A process that writes and runs no relay; somebody listens. With `wake` it tells of its commits.
+async fn ours(bed: Arc<Bed>, clients: u32, wake: bool) -> Result<Vec<Figure>> {
+    let (store, database) = ours::store(&bed, clients).await?;
+    let mut listener = PgListener::connect(&database).await?;
+    listener.listen(CHANNEL).await?;
+    let counted = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&counted);
+    let hearing = tasks::begin(async move {
+        while listener.recv().await.is_ok() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let announcing =
+        wake.then(|| tasks::begin(announce_commits(store.clone(), CancellationToken::new())));
+    let own = store.clone();
+    let (rate, _) = write(clients, length(&bed), move |n| enqueue(own.clone(), n)).await?;
+    let heard = counted.load(Ordering::Relaxed);
+    if wake != (heard > 0) {
+        return Err(format!("heard {heard} wake-ups").into());
+    }
+    drop((hearing, announcing));
+    store.close().await;
+    bed.drop_database(&database).await?;
+    Ok(rate)
+}
+
+async fn enqueue(store: PostgresStore, n: i64) -> Result<()> {
+    let event = Event::new("order.created", n.to_string(), rabbit::body());
+    let mut tx = store.begin().await?;
+    sqlx::query(UPDATE).bind(n % ACCOUNTS).execute(&mut *tx).await?;
+    outbox::enqueue(&mut tx, &event, wall()).await?;
+    Ok(store.commit(tx).await?)
 }
 
 /// Runs `clients` loops of `step` for `length`; their rate, and how many steps there were.

@@ -78,11 +78,13 @@ pub(super) fn all() -> Vec<Goal> {
         let (ours, about) = (format!("writers.ours.on.{at}"), format!("writers woken for, {at}"));
         goals.ratio(about, &ours, "writers.ours.off", at, AtLeast(0.9));
     }
-    goals.ratio("claims", "claims.ours.fresh", "claims.pgbench", "fresh", AtLeast(0.8));
-    for statistics in ["absent", "stale"] {
-        let (about, ours) =
-            (format!("claims, statistics {statistics}"), format!("claims.ours.{statistics}"));
-        goals.ratio(about, &ours, "claims.ours", "fresh", AtLeast(0.7));
+    for (what, ours) in [("parked messages", "claims.ours"), ("outbox rows", "claims.relay")] {
+        let fresh = format!("{ours}.fresh");
+        goals.ratio(format!("claims, {what}"), &fresh, "claims.pgbench", "fresh", AtLeast(0.8));
+        for statistics in ["absent", "stale"] {
+            let about = format!("claims, {what}, statistics {statistics}");
+            goals.ratio(about, &format!("{ours}.{statistics}"), ours, "fresh", AtLeast(0.7));
+        }
     }
     for at in ["rabbitmq", "store"] {
         let about = format!("10 000 dead letters replayed by type, {at}");
@@ -198,7 +200,9 @@ mod tests {
 
     #[test]
     fn stale_statistics_are_compared_with_our_own_fresh_ones() {
-        let goal = all().into_iter().find(|goal| goal.about == "claims, statistics stale");
+        let goal = all()
+            .into_iter()
+            .find(|goal| goal.about == "claims, parked messages, statistics stale");
         let rows = Measure::Ratio("claims.ours.stale".to_owned(), "claims.ours.fresh".to_owned());
         assert_eq!(goal.map(|goal| (goal.group, goal.measure)), Some(("claims".to_owned(), rows)));
     }
