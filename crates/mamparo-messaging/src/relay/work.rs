@@ -109,6 +109,8 @@ pub(super) struct Work<'w, B, DB: Backend> {
     ops: FuturesUnordered<Op<DB>>,
     flights: Flights,
     looking: bool,
+    /// The last look left shards out, for which there was no room.
+    crowded: bool,
     recording: bool,
     keeping: bool,
     due: Due,
@@ -152,6 +154,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             ops: FuturesUnordered::new(),
             flights: FuturesUnordered::new(),
             looking: false,
+            crowded: false,
             recording: false,
             keeping: false,
             due,
@@ -311,6 +314,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             return;
         }
         self.due.look = now.plus(self.poll());
+        self.crowded = rooms.len() < mine.len();
         self.looking = true;
         let (session, generation) = (Arc::clone(&self.session), self.window.generation());
         let known: Vec<i64> = self.window.known().collect();
@@ -493,8 +497,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 self.window.offer(row, shard, &key, Job { held, claimed });
             }
         }
-        let settled = std::mem::take(&mut self.settled);
-        self.window.recorded(&settled);
+        self.make_room();
         // Where there was something there may be more.
         if found > 0 {
             self.due.look = Moment::ORIGIN;
@@ -519,8 +522,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 let rows = confirmed.iter().map(|row| row.row);
                 self.settled.extend(rows.chain(parked.iter().map(|row| row.row)));
                 if !self.looking {
-                    let settled = std::mem::take(&mut self.settled);
-                    self.window.recorded(&settled);
+                    self.make_room();
                 }
                 Ok(())
             }
@@ -532,6 +534,16 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
                 Err(error)
             }
         }
+    }
+
+    /// Recorded rows leave the window. A look that left full shards out says nothing about them, however
+    /// little it found elsewhere.
+    fn make_room(&mut self) {
+        let settled = std::mem::take(&mut self.settled);
+        if self.crowded && !settled.is_empty() {
+            self.due.look = Moment::ORIGIN;
+        }
+        self.window.recorded(&settled);
     }
 
     fn refused_by(&mut self, due: WallTime) {

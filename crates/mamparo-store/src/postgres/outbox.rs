@@ -87,20 +87,40 @@ macro_rules! held {
     };
 }
 
+/// The id of a reported row that is ready. A subquery of one value is asked for each reported row, by the
+/// index, whatever the statistics say: a planner that believes the table empty would begin a join at it,
+/// and compare all that it holds with each reported row.
+macro_rules! found {
+    () => {
+        "(SELECT id FROM mamparo_outbox AS ready WHERE ready.shard = report.shard
+             AND ready.seq = report.seq AND ready.parked_until IS NULL)"
+    };
+}
+
+/// The row is ready, said so that no index over ready rows serves to find it: the primary key does.
+macro_rules! ready {
+    () => {
+        "COALESCE(row.parked_until, -1) = -1"
+    };
+}
+
 pub(super) const CONFIRM: &str = concat!(
     "WITH ",
     held!(),
     ", gone AS (DELETE FROM mamparo_outbox AS row
-         USING unnest($4::bigint[], $8::bigint[]) AS report (seq, shard)
-         WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
-         AND report.shard IN (SELECT shard FROM held)
-         RETURNING row.seq, id, kind, key, enqueued_at, tries),
+         WHERE row.id = ANY (ARRAY(SELECT ",
+    found!(),
+    " FROM unnest($4::bigint[], $8::bigint[]) AS report (seq, shard)
+             WHERE report.shard IN (SELECT shard FROM held)))
+         AND ",
+    ready!(),
+    " RETURNING row.seq, id, kind, key, enqueued_at, tries),
      freed AS (UPDATE mamparo_outbox AS row SET parked_until = NULL
-         FROM (SELECT DISTINCT key FROM gone WHERE key <> '') AS done
-         CROSS JOIN LATERAL (SELECT key, seq FROM mamparo_outbox AS waiting
-             WHERE waiting.key = done.key AND parked_until IS NOT NULL AND parked_until = $6
-             ORDER BY seq LIMIT $7) AS next
-         WHERE row.key = next.key AND row.seq = next.seq AND row.parked_until IS NOT NULL),
+         WHERE row.id = ANY (ARRAY(SELECT next.id
+             FROM (SELECT DISTINCT key FROM gone WHERE key <> '') AS done
+             CROSS JOIN LATERAL (SELECT id FROM mamparo_outbox AS waiting
+                 WHERE waiting.key = done.key AND parked_until IS NOT NULL AND parked_until = $6
+                 ORDER BY seq LIMIT $7) AS next))),
      kept AS (INSERT INTO mamparo_outbox_history
              (seq, id, kind, key, enqueued_at, confirmed_at, tries)
          SELECT seq, id, kind, key, enqueued_at, $5, tries FROM gone WHERE $5 IS NOT NULL)
@@ -110,21 +130,29 @@ pub(super) const CONFIRM: &str = concat!(
 const PARK: &str = concat!(
     "WITH ",
     held!(),
-    " UPDATE mamparo_outbox AS row
-     SET parked_until = report.due, error = report.error, tries = tries + 1
-     FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::bigint[])
-         AS report (seq, due, error, shard)
-     WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
-     AND report.shard IN (SELECT shard FROM held)"
+    ", report AS MATERIALIZED (SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::text[],
+         $7::bigint[]) AS report (seq, due, error, shard))
+     UPDATE mamparo_outbox AS row
+     SET (parked_until, error, tries) = (SELECT due, report.error, row.tries + 1 FROM report
+         WHERE report.seq = row.seq)
+     WHERE row.id = ANY (ARRAY(SELECT ",
+    found!(),
+    " FROM report WHERE report.shard IN (SELECT shard FROM held)))
+     AND ",
+    ready!()
 );
 
 const HOLD: &str = concat!(
     "WITH ",
     held!(),
     " UPDATE mamparo_outbox AS row SET parked_until = $5
-     FROM unnest($4::bigint[], $6::bigint[]) AS report (seq, shard)
-     WHERE row.shard = report.shard AND row.seq = report.seq AND row.parked_until IS NULL
-     AND report.shard IN (SELECT shard FROM held) AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+     WHERE row.id = ANY (ARRAY(SELECT ",
+    found!(),
+    " FROM unnest($4::bigint[], $6::bigint[]) AS report (seq, shard)
+         WHERE report.shard IN (SELECT shard FROM held)))
+     AND ",
+    ready!(),
+    " AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
          WHERE before.key = row.key AND before.parked_until IS NOT NULL AND before.seq < row.seq)"
 );
 
@@ -179,12 +207,11 @@ impl OutboxRows for Postgres {
     async fn wake_refused(conn: &mut PgConnection, shards: &[u16], now: WallTime) -> Result<()> {
         sqlx::query(
             "UPDATE mamparo_outbox AS row SET parked_until = NULL
-             FROM unnest($1::bigint[]) AS held (shard)
-             CROSS JOIN LATERAL (SELECT shard, parked_until, seq FROM mamparo_outbox AS waiting
-                 WHERE waiting.shard = held.shard AND parked_until IS NOT NULL
-                 AND parked_until <= $2 ORDER BY parked_until LIMIT $3) AS due
-             WHERE row.shard = due.shard AND row.parked_until = due.parked_until
-             AND row.seq = due.seq AND row.parked_until IS NOT NULL",
+             WHERE row.id = ANY (ARRAY(SELECT due.id FROM unnest($1::bigint[]) AS held (shard)
+                 CROSS JOIN LATERAL (SELECT id FROM mamparo_outbox AS waiting
+                     WHERE waiting.shard = held.shard AND parked_until IS NOT NULL
+                     AND parked_until <= $2 ORDER BY parked_until LIMIT $3) AS due))
+             AND COALESCE(row.parked_until, -1) BETWEEN 0 AND $2",
         )
         .bind(numbers(shards))
         .bind(now.unix_millis())
