@@ -90,6 +90,21 @@ impl Site {
     }
 }
 
+/// One shard fills its room while all others are empty: what is left of it goes on when room is made, not
+/// with the next poll. The rows are there before the relay, whose store commits nothing.
+#[tokio::test]
+async fn a_shard_that_was_full_is_looked_at_when_its_rows_are_recorded() {
+    let site = site().await;
+    let store = site.open().await;
+    for _ in 0..40 {
+        enqueue(&store, "o-1").await;
+    }
+    let patient = RelayOptions { poll: Duration::from_secs(3_600), batch: 16, ..quick() };
+    let relay = start(&site.open().await, &site.broker, patient);
+    until("all published", async || pending(&store).await == 0).await;
+    assert_eq!(relay.stop().await.confirmed, 40);
+}
+
 /// One store each, as four hosts would have. The reference's parallel delivery breaks the order; here a
 /// key has one relay at a time, through all changes of hands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
