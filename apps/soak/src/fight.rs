@@ -8,6 +8,8 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::rng::{Rng as _, SeededRng};
 use mamparo_core::time::Moment;
+use mamparo_messaging::letters::{Letters, Place};
+use mamparo_messaging::stored::StoreLetters;
 use mamparo_messaging::{AnyBroker, Broker as _, dlq};
 use mamparo_store::{Store, outbox};
 use serde::Serialize;
@@ -140,7 +142,7 @@ pub async fn fight<DB: Books>(
             break;
         }
         if progress.rests() {
-            fight.report.replayed += replay(&broker).await?;
+            fight.report.replayed += replay(&store, &broker).await?;
         }
         clock::sleep_until(clock::now().plus(LOOK)).await;
     }
@@ -299,17 +301,22 @@ async fn settle<DB: Books>(
     }
 }
 
-/// Puts every dead letter back, as the on-call does after an outage.
-async fn replay(broker: &AnyBroker) -> Result<u64, SoakError> {
-    let mut put_back = 0;
-    for queue in [ORDERED, SHARED] {
-        let all = dlq::Choice { max: u32::MAX, ..dlq::Choice::default() };
-        let mut selected = dlq::select(broker, queue, &all).await?;
-        let task = dlq::Task::new(dlq::Verb::Replay, "soak", "the outage is over");
-        let never = CancellationToken::new();
-        let outcome = dlq::carry_out(&mut selected, &task, None, &never, |_| ()).await?;
-        selected.close().await?;
-        put_back += outcome.done.len() as u64;
-    }
-    Ok(put_back)
+/// Puts every failed message back, as the on-call does after an outage: those of the shared queue lie
+/// at the broker, those of the ordered one in the store.
+async fn replay<DB: Books>(store: &Store<DB>, broker: &AnyBroker) -> Result<u64, SoakError> {
+    let all = dlq::Choice { max: u32::MAX, ..dlq::Choice::default() };
+    let at_broker = dlq::select(broker, SHARED, &all).await?;
+    let (store, sift) = (store.clone(), all.sift.clone());
+    let stored =
+        StoreLetters::open(store, Some(broker.clone()), ORDERED, Place::Dead, sift).await?;
+    let stored = dlq::choose(stored, ORDERED, &all).await?;
+    Ok(put_back(at_broker).await? + put_back(stored).await?)
+}
+
+async fn put_back<L: Letters>(mut selected: dlq::Selected<L>) -> Result<u64, SoakError> {
+    let task = dlq::Task::new(dlq::Verb::Replay, "soak", "the outage is over");
+    let never = CancellationToken::new();
+    let outcome = dlq::carry_out(&mut selected, &task, None, &never, |_| ()).await?;
+    selected.close().await?;
+    Ok(outcome.done.len() as u64)
 }
