@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use amqp::proxy::Proxy;
-use amqp::{Raw, policy};
+use amqp::{Raw, next, policy};
 use common::{order, until, within};
 use futures_util::future::join_all;
 use lapin::ExchangeKind;
@@ -252,7 +252,7 @@ async fn messages_c09_a_connection_without_signs_of_life_is_given_up() {
     let subscription = broker.consume(&policy.queue, 10).await.unwrap();
     let message = order("order.created", "o-1");
     assert_eq!(broker.publish("", &policy.queue, &message).await, Confirm::Confirmed);
-    subscription.ack(amqp::next(&subscription).await.receipt).await.unwrap();
+    subscription.ack(next(&subscription).await.receipt).await.unwrap();
     within(subscription.close()).await.unwrap();
     clear(&policy).await;
 }
@@ -281,7 +281,7 @@ async fn what_was_acknowledged_just_before_the_close_is_gone_and_the_rest_comes_
     let subscription = broker.consume(&policy.queue, 2_000).await.unwrap();
     let mut ids = Vec::new();
     while ids.last() != Some(&last.id) {
-        ids.push(amqp::next(&subscription).await.message.id);
+        ids.push(next(&subscription).await.message.id);
     }
     let expected: Vec<String> = taken
         .iter()
@@ -294,4 +294,33 @@ async fn what_was_acknowledged_just_before_the_close_is_gone_and_the_rest_comes_
     assert!(ids == expected, "they came back in another order");
     within(subscription.close()).await.unwrap();
     clear(&policy).await;
+}
+
+/// The reader waits for the first frame of a settlement to be written when it is stopped: what it had
+/// not sent of the same settlement must go, too.
+#[tokio::test]
+async fn a_close_in_the_middle_of_a_settlement_sends_the_rest_of_it() {
+    let (broker, policy) = broker(RabbitMqOptions::default()).await;
+    for n in 1..=4 {
+        let message = order("order.created", &n.to_string());
+        assert_eq!(broker.publish("", &policy.queue, &message).await, Confirm::Confirmed);
+    }
+    let subscription = broker.consume(&policy.queue, 10).await.unwrap();
+    let mut taken = Vec::new();
+    for _ in 1..=4 {
+        taken.push(next(&subscription).await);
+    }
+    // Everything up to the first in one frame, the third in one of its own.
+    for delivery in [&taken[0], &taken[2]] {
+        subscription.ack(delivery.receipt).await.unwrap();
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(subscription.close().await.unwrap(), 2);
+    let raw = Raw::connect(&amqp_url()).await;
+    raw.until_ready(&policy.queue, 2).await;
+    for back in [&taken[1], &taken[3]] {
+        let id = raw.pull(&policy.queue).await.properties.message_id().clone();
+        assert_eq!(id.unwrap().as_str(), back.message.id);
+    }
+    raw.clear(&policy).await;
 }

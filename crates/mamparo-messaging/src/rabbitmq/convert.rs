@@ -157,7 +157,7 @@ fn text(property: &Option<ShortString>) -> Option<String> {
 }
 
 /// The id of a message that has none: `derived-` and the first 32 hexadecimal digits of the SHA-256
-/// of exchange, routing key, type, timestamp, headers (the broker's own left out) and body.
+/// of exchange, routing key, type, key, timestamp, headers (the broker's own left out) and body.
 ///
 /// It is the same each time the message is delivered, so the inbox knows it again. Two messages that
 /// agree in all of this are one to it; a publisher that means two sets `message_id`.
@@ -171,6 +171,7 @@ fn derived_id(message: &Message, timestamp: Option<u64>) -> String {
     feed(message.exchange.as_bytes());
     feed(message.routing_key.as_bytes());
     feed(message.kind.as_bytes());
+    feed(message.key.as_bytes());
     feed(&timestamp.unwrap_or_default().to_be_bytes());
     for (name, value) in &message.headers {
         feed(name.as_bytes());
@@ -240,6 +241,18 @@ mod tests {
         let price = lapin::types::DecimalValue { scale: 2, value: 1999 };
         assert_eq!(text_of(&AMQPValue::DecimalValue(price)), "1999e-2");
         assert_eq!(text_of(&AMQPValue::ByteArray(vec![0xff].into())), "\u{fffd}");
+    }
+
+    #[test]
+    fn messages_that_differ_in_their_key_alone_have_ids_of_their_own() {
+        let read = |key: &str| {
+            let mut table = FieldTable::default();
+            table.insert(KEY.into(), AMQPValue::LongString(key.into()));
+            let properties = BasicProperties::default().with_headers(table);
+            incoming("events", "order.created", &properties, b"{}".to_vec()).id
+        };
+        assert_eq!(read("o-1"), read("o-1"));
+        assert_ne!(read("o-1"), read("o-2"));
     }
 
     #[test]

@@ -76,6 +76,8 @@ struct State {
     /// Kept back until then.
     held: BTreeMap<(Moment, i64), Delivery>,
     lost: Option<Closure>,
+    /// The reader is to stop, once it has sent what it is sending.
+    closing: bool,
     /// When the last settlement was sent.
     sent: Moment,
 }
@@ -131,11 +133,15 @@ impl RabbitMqSubscription {
         Settled::Done
     }
 
+    /// Not cut off: what the ledger counts as sent would stay unsent.
     async fn stop_reading(&self) {
+        self.inner.state().closing = true;
+        self.inner.settled.notify_one();
         // A set of tasks can't be left half written.
         let mut reader =
             std::mem::take(&mut *self.reader.lock().unwrap_or_else(PoisonError::into_inner));
-        reader.shutdown().await;
+        // It ends with the limit of a settlement at the latest.
+        while reader.join_next().await.is_some() {}
     }
 }
 
@@ -153,6 +159,9 @@ impl Inner {
             };
             if let Err(closure) = done {
                 return self.end(closure).await;
+            }
+            if self.state().closing {
+                return;
             }
         }
     }
