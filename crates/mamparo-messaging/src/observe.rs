@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mamparo_call::clock;
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::Closure;
 use mamparo_core::message::headers;
@@ -228,9 +227,8 @@ pub(crate) fn aside(queue: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(queue, error = chain(error), "consumer");
 }
 
-/// How many messages wait in the database, and since when the oldest does.
-pub(crate) fn parked(queue: &str, rows: u64, oldest: Option<WallTime>) {
-    let age = oldest.map_or(Duration::ZERO, |oldest| clock::wall().since(oldest));
+/// How many messages wait in the database, and for how long the oldest does.
+pub(crate) fn parked(queue: &str, rows: u64, age: Duration) {
     metrics::gauge!("mamparo_parked", "queue" => queue.to_owned()).set(rows as f64);
     metrics::gauge!("mamparo_parked_oldest_seconds", "queue" => queue.to_owned())
         .set(age.as_secs_f64());

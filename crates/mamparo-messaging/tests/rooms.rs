@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use common::until;
 use ground::{Act, Db, Ground};
+use mamparo_call::clock;
 use mamparo_core::message::headers;
 use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::{Answer, AnyBroker, QueuePolicy};
+use mamparo_store::parked;
 use mamparo_testkit::servers::amqp_url;
 
 async fn lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more<DB: Db>(
@@ -219,6 +221,37 @@ async fn clear(broker: &AnyBroker, policy: &QueuePolicy) {
     if matches!(broker, AnyBroker::RabbitMq(_)) {
         amqp::Raw::connect(&amqp_url()).await.clear(policy).await;
     }
+}
+
+/// A host that is an hour ahead would take the rows that others have in hand, and the others would wait
+/// an hour for its own.
+#[tokio::test]
+async fn rows_wait_in_the_time_of_the_database_and_not_of_the_host() {
+    let mut keep = ground::Keep::default();
+    let database = keep.database.insert(mamparo_testkit::database::Database::create());
+    let store = mamparo_store::PostgresStore::open(&database.url()).await.unwrap();
+    let slow = "CREATE SCHEMA slow; CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz
+         LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() - interval '1 hour' $$";
+    store.apply(slow).await.unwrap();
+    let url = format!("{}?options[search_path]=slow,pg_catalog", database.url());
+    let store = mamparo_store::PostgresStore::open(&url).await.unwrap();
+    store.apply("CREATE TABLE effects (at BIGSERIAL, id TEXT)").await.unwrap();
+    let broker = ground::embedded(&mut keep).await;
+    let mut policy = ground::policy(WaitingRoom::Parked);
+    policy.retry_delay = Duration::from_secs(600);
+    let ground = Ground { broker, store, policy, keep }.declared().await;
+    let script = Act::new(|_, _| Answer::retry("503"));
+    let running = ground.consume(&script);
+    ground.publish(&ground.message("order.created", "o-1")).await;
+    let consumer = ground.policy.consumer();
+    let parked = async || parked::list(&ground.store, consumer, 0, 10).await.unwrap();
+    until("it waits", async || parked().await.len() == 1).await;
+    let row = parked().await.remove(0);
+    let there = clock::wall().minus(Duration::from_secs(3_600));
+    assert!(there.since(row.since) < Duration::from_secs(60), "{} at {there}", row.since);
+    assert!(row.since <= there, "{} at {there}", row.since);
+    assert!(row.due.since(row.since) >= Duration::from_secs(300), "{}", row.due);
+    running.stop().await;
 }
 
 macro_rules! suite {

@@ -92,7 +92,7 @@ mod transact;
 
 pub use address::StoreAddress;
 pub use backend::{Backend, Migrated, QueueRows};
-pub use clock::Clock;
+pub use clock::{Clock, MEASURE_EVERY};
 pub use error::StoreError;
 pub use mamparo_core::message::transaction::{Class, Repeats};
 pub use options::StoreOptions;

@@ -9,7 +9,7 @@ use mamparo_core::message::intake::{self, Intake};
 use mamparo_core::message::order::{Arrival, Fate, KeyOrder, Next};
 use mamparo_core::message::topology::alarm;
 use mamparo_core::time::{Moment, WallTime};
-use mamparo_store::{Backend, attempts};
+use mamparo_store::{Backend, MEASURE_EVERY, attempts};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,8 @@ pub(super) struct Session<'c, B: Broker, DB: Backend, H> {
     running: HashMap<i64, Running>,
     tags: i64,
     renew: Moment,
+    /// When the database's clock is measured next.
+    measure: Moment,
     /// When parked rows are looked at next.
     look: Moment,
 }
@@ -72,6 +74,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             running: HashMap::new(),
             tags: 0,
             renew: Moment::ORIGIN,
+            measure: Moment::ORIGIN,
             look: Moment::ORIGIN,
         };
         session.health.send_modify(|health| {
@@ -145,12 +148,16 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             return Ok(());
         }
         self.renew = clock::now().plus(self.renew_every());
+        self.measure().await;
         self.keep().await?;
         let policy = &self.work.policy;
         let mut queues = vec![policy.queue.clone(), policy.dlq()];
         match self.work.room.parked() {
             Some(room) => match room.stats().await {
-                Ok((rows, oldest)) => observe::parked(policy.consumer(), rows, oldest),
+                Ok((rows, oldest)) => {
+                    let age = oldest.map_or(Duration::ZERO, |oldest| room.now().since(oldest));
+                    observe::parked(policy.consumer(), rows, age);
+                }
                 Err(error) => observe::aside(&policy.queue, &error),
             },
             None => queues.extend(policy.waits().into_iter().map(|wait| wait.queue)),
@@ -159,6 +166,18 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             observe::depth(&queue, self.work.broker.depth(&queue).await?);
         }
         Ok(())
+    }
+
+    /// Measures the database's clock, in which leases and due times are. A database that is away leaves
+    /// what was measured before.
+    async fn measure(&mut self) {
+        let Some(store) = self.work.store.as_ref().filter(|_| clock::now() >= self.measure) else {
+            return;
+        };
+        self.measure = clock::now().plus(MEASURE_EVERY);
+        if let Err(error) = store.clock(clock::wall).await {
+            observe::aside(&self.work.policy.queue, &error);
+        }
     }
 
     fn renew_every(&self) -> Duration {
@@ -182,7 +201,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         let suspects = self.running.values().any(|running| running.suspect);
         if let (Some(store), true) = (&self.work.store, suspects) {
             let (consumer, alive) = (self.work.policy.consumer(), self.alive());
-            if let Err(error) = attempts::renew(store, consumer, alive, clock::wall).await {
+            let now = || store.time(clock::wall());
+            if let Err(error) = attempts::renew(store, consumer, alive, now).await {
                 observe::aside(queue, &error);
             }
         }
@@ -445,7 +465,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         for (_, Running { id, suspect, .. }) in std::mem::take(&mut self.running) {
             summary.aborted += 1;
             let (Some(store), true) = (&self.work.store, suspect) else { continue };
-            if let Err(error) = attempts::ended(store, consumer, &id, clock::wall()).await {
+            let now = store.time(clock::wall());
+            if let Err(error) = attempts::ended(store, consumer, &id, now).await {
                 observe::aside(queue, &error);
             }
         }

@@ -224,12 +224,14 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     async fn decide_alone(&self, hand: &Hand, alive: Duration) -> Result<Verdict, Came> {
         let Some(store) = &self.store else { return self.decide(hand, 0).await };
         let (consumer, id) = (self.policy.consumer(), &hand.message().id);
-        let until = attempts::alive_elsewhere(store, consumer, id, clock::wall()).await;
+        // The database's time: its owner may be on another host.
+        let now = || store.time(clock::wall());
+        let until = attempts::alive_elsewhere(store, consumer, id, now()).await;
         let started = match until {
-            Ok(None) => attempts::started(store, consumer, id, alive, clock::wall).await,
+            Ok(None) => attempts::started(store, consumer, id, alive, now).await,
             // Dead or alive? Nobody knows before its owner should have been heard of.
             Ok(Some(until)) => {
-                let delay = until.since(clock::wall()).max(Duration::from_millis(1));
+                let delay = until.since(now()).max(Duration::from_millis(1));
                 return Ok(self.judge(hand, delivery::Place::InHand, 0, Answer::Defer { delay }));
             }
             Err(error) => Err(error),
@@ -240,7 +242,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                 return Ok(self.judge(hand, delivery::Place::InHand, 0, answer_to(&error)));
             }
         };
-        if let Err(error) = attempts::ended(store, consumer, id, clock::wall()).await {
+        if let Err(error) = attempts::ended(store, consumer, id, now()).await {
             // The start stays. It counts as a crash only for others, and once this process is gone.
             observe::aside(&self.policy.queue, &error);
         }

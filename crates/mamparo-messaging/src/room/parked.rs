@@ -42,6 +42,11 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         Self { last_resort, store, consumer: policy.consumer().to_owned(), owner }
     }
 
+    /// The database's time: hosts whose clocks differ must agree on leases and due times.
+    pub(crate) fn now(&self) -> WallTime {
+        self.store.time(clock::wall())
+    }
+
     /// How long a start counts as alive that belongs to one of these rows.
     pub(crate) const fn alive() -> Duration {
         RENEW_EVERY.saturating_mul(2)
@@ -49,8 +54,8 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
 
     /// Up to `max` due rows.
     pub(crate) async fn claim(&self, max: u32) -> Result<Vec<Claimed>, MessagingError> {
-        let claimed =
-            parked::claim(&self.store, &self.consumer, &self.owner, max, LEASE, clock::wall).await;
+        let Self { store, consumer, owner, .. } = self;
+        let claimed = parked::claim(store, consumer, owner, max, LEASE, || self.now()).await;
         claimed.map_err(MessagingError::store("claim parked messages"))
     }
 
@@ -58,12 +63,12 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
     pub(crate) async fn next_look(&self) -> Result<Duration, MessagingError> {
         let next = parked::next_due(&self.store, &self.consumer).await;
         let next = next.map_err(MessagingError::store("look for parked messages"))?;
-        Ok(next.map_or(LOOK_EVERY, |due| due.since(clock::wall()).min(LOOK_EVERY)))
+        Ok(next.map_or(LOOK_EVERY, |due| due.since(self.now()).min(LOOK_EVERY)))
     }
 
     /// Keeps `rows` in hand.
     pub(crate) async fn renew(&self, rows: &[i64]) -> Result<(), MessagingError> {
-        let renewed = parked::renew(&self.store, rows, &self.owner, LEASE, clock::wall).await;
+        let renewed = parked::renew(&self.store, rows, &self.owner, LEASE, || self.now()).await;
         renewed.map(drop).map_err(MessagingError::store("renew leases of parked messages"))
     }
 
@@ -73,12 +78,12 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         claim: (i64, i64),
         delay: Duration,
     ) -> Result<bool, MessagingError> {
-        let released = parked::release(&self.store, claim, clock::wall().plus(delay)).await;
+        let released = parked::release(&self.store, claim, self.now().plus(delay)).await;
         released.map_err(MessagingError::store("give a parked message back"))
     }
 
     pub(crate) async fn release_all(&self) -> Result<u64, MessagingError> {
-        let now = clock::wall();
+        let now = self.now();
         let released = parked::release_all(&self.store, &self.consumer, &self.owner, now).await;
         released.map_err(MessagingError::store("give parked messages back"))
     }
@@ -109,6 +114,11 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         stats.map_err(MessagingError::store("count parked messages"))
     }
 
+    fn wait_of(&self, case: &Case<'_>, delay: Duration) -> Wait {
+        let now = self.now();
+        Wait { due: now.plus(delay), attempts: case.attempts, now }
+    }
+
     /// Parks the copy, or puts its row back.
     async fn park(&self, case: &Case<'_>, wait: &Wait) -> Result<Moved, StoreError> {
         let message: QueueMessage = case.copy.clone().into();
@@ -128,7 +138,7 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
     async fn record(&self, case: &Case<'_>) -> Result<Moved, StoreError> {
         let message: QueueMessage = case.copy.clone().into();
         let reason = case.copy.header(headers::DEAD_REASON).unwrap_or("unexpected");
-        let now = clock::wall();
+        let now = self.now();
         let failure = failed::Failure {
             consumer: &self.consumer,
             message: &message,
@@ -154,7 +164,7 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
 
     async fn line_up(&self, case: &Case<'_>) -> Result<Followed, StoreError> {
         let message: QueueMessage = case.copy.clone().into();
-        let now = clock::wall();
+        let now = self.now();
         let wait = Wait { due: now, attempts: case.attempts, now };
         let mut tx = self.store.begin().await?;
         let behind = parked::park_behind(&mut tx, &self.consumer, &message, &wait).await?;
@@ -171,14 +181,9 @@ fn away(error: StoreError) -> Moved {
     if error.class().is_away() { Moved::Away(chain(&error)) } else { Moved::Stays(chain(&error)) }
 }
 
-fn wait_of(case: &Case<'_>, delay: Duration) -> Wait {
-    let now = clock::wall();
-    Wait { due: now.plus(delay), attempts: case.attempts, now }
-}
-
 impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
     async fn keep(&self, case: &Case<'_>, stay: Stay) -> Moved {
-        let parked = self.park(case, &wait_of(case, stay.wait)).await;
+        let parked = self.park(case, &self.wait_of(case, stay.wait)).await;
         parked.unwrap_or_else(away)
     }
 
@@ -197,7 +202,7 @@ impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
 
     async fn put_off(&self, case: &Case<'_>, delay: Duration) -> Moved {
         if !case.hand.is_parked() {
-            return self.park(case, &wait_of(case, delay)).await.unwrap_or_else(away);
+            return self.park(case, &self.wait_of(case, delay)).await.unwrap_or_else(away);
         }
         match self.release(case.hand.claim(), delay).await {
             Ok(true) => Moved::Settled,
