@@ -75,6 +75,8 @@ fn lesson_k14_k15_a_key_waits_for_its_first_message_and_others_pass() {
     assert_eq!(order.ask(back, "o-1", "paid", 7), Arrival::Follow);
     assert_eq!(order.tell(back, "o-1", "created", Fate::Left), [Next::Start(7)]);
     assert_eq!(order.tell(back, "o-1", "paid", Fate::Left), []);
+    assert_eq!(order.ask(back, "o-1", "cancelled", 10), Arrival::Start);
+    assert_eq!(order.tell(back, "o-1", "cancelled", Fate::Left), []);
     assert_eq!(order.tell(back, "o-2", "other", Fate::Left), []);
     assert_eq!(order.keys(), 0);
 }
@@ -90,6 +92,77 @@ fn lesson_k14_what_waits_in_the_database_holds_nothing_here_and_is_followed_ther
     assert_eq!(next, [Next::Park(2), Next::Park(3)], "in their order");
     assert_eq!(order.keys(), 0, "the database knows the key now");
     assert_eq!(order.ask(now, "o-1", "created", 4), Arrival::Start);
+}
+
+#[test]
+fn lesson_k14_a_follower_that_was_sent_away_is_not_passed_when_its_key_is_free_again() {
+    let now = Moment::from_millis(1_000);
+    let delay = Duration::from_secs(30);
+    let at = |seconds| now.plus(Duration::from_secs(seconds));
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    assert_eq!(order.ask(now, "o-1", "paid", 2), Arrival::Follow);
+    let next = order.tell(now, "o-1", "created", Fate::Returns(delay));
+    assert_eq!(next, [Next::GiveBack(2, delay)]);
+    assert!(matches!(order.ask(at(5), "o-1", "packed", 3), Arrival::GiveBack(_)));
+    // The waiting room is longer than what was asked for.
+    order.away(at(5), "o-1", "paid", delay);
+    order.away(at(6), "o-1", "packed", delay);
+    assert_eq!(order.ask(at(30), "o-1", "created", 4), Arrival::Start);
+    let five = Duration::from_secs(5);
+    assert_eq!(order.ask(at(30), "o-1", "cancelled", 5), Arrival::GiveBack(five));
+    assert_eq!(order.tell(at(31), "o-1", "created", Fate::Left), []);
+    assert!(matches!(order.ask(at(34), "o-1", "cancelled", 6), Arrival::GiveBack(_)));
+    assert!(matches!(order.ask(at(34), "o-1", "packed", 7), Arrival::GiveBack(_)), "too early");
+    assert_eq!(order.ask(at(35), "o-1", "paid", 8), Arrival::Start);
+    assert_eq!(order.ask(at(35), "o-1", "packed", 9), Arrival::Follow);
+    assert_eq!(order.ask(at(35), "o-1", "cancelled", 10), Arrival::Follow);
+    // It fails once more: before all that followed it, in hand or elsewhere.
+    let next = order.tell(at(36), "o-1", "paid", Fate::Returns(delay));
+    assert_eq!(next, [Next::GiveBack(9, delay), Next::GiveBack(10, delay)]);
+    assert!(matches!(order.ask(at(66), "o-1", "packed", 11), Arrival::GiveBack(_)));
+    for id in ["paid", "packed", "cancelled"] {
+        assert_eq!(order.ask(at(67), "o-1", id, 12), Arrival::Start, "{id}");
+        assert_eq!(order.tell(at(67), "o-1", id, Fate::Left), []);
+    }
+    assert_eq!(order.keys(), 0);
+}
+
+#[test]
+fn lesson_k14_a_lost_connection_keeps_what_was_in_hand_before_what_is_elsewhere() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.ask(now, "o-1", "paid", 2);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::ZERO));
+    order.ask(now, "o-1", "cancelled", 3);
+    assert_eq!(order.ask(now, "o-1", "created", 4), Arrival::Start);
+    order.let_go();
+    assert!(matches!(order.ask(now, "o-1", "cancelled", 5), Arrival::GiveBack(_)));
+    assert!(matches!(order.ask(now, "o-1", "paid", 6), Arrival::GiveBack(_)));
+    assert_eq!(order.ask(now, "o-1", "created", 7), Arrival::Start);
+    order.gone(now, "o-1", "cancelled");
+    assert_eq!(order.ask(now, "o-1", "paid", 8), Arrival::Follow);
+    assert_eq!(order.tell(now, "o-1", "created", Fate::Left), [Next::Start(8)]);
+    assert_eq!(order.tell(now, "o-1", "paid", Fate::Left), []);
+    assert_eq!(order.keys(), 0);
+}
+
+#[test]
+fn followers_that_never_come_back_here_hold_their_key_for_one_grace_together() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.ask(now, "o-1", "paid", 2);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::ZERO));
+    let late = now.plus(Duration::from_secs(60));
+    assert!(matches!(order.ask(late, "o-1", "cancelled", 3), Arrival::GiveBack(_)));
+    let over = late.plus(HOLD_GRACE);
+    assert_eq!(order.ask(over, "o-1", "cancelled", 4), Arrival::Start);
+    order.gone(over, "o-2", "nobody");
+    order.away(over, "o-2", "nobody", Duration::ZERO);
+    assert_eq!(order.tell(over, "o-1", "cancelled", Fate::Left), []);
+    assert_eq!(order.keys(), 0);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use common::until;
 use ground::{Act, Ground, Keep, policy};
 use lapin::BasicProperties;
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
+use mamparo_call::clock;
 use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::{Answer, Consumer, Message, PlainHandler, QueuePolicy};
 use mamparo_store::Sqlite;
@@ -82,6 +83,32 @@ async fn lesson_k11_a_handler_that_may_outlast_the_brokers_patience_is_not_begun
     assert!(!health.subscribed);
     assert!(health.error.unwrap().contains("consumer_timeout"));
     assert!(script.seen().is_empty());
+    running.stop().await;
+    Raw::connect(&amqp_url()).await.clear(&ground.policy).await;
+}
+
+/// RabbitMQ keeps a follower for a second in hand; one that has to wait longer goes through the tier, and
+/// is back after the message that it followed. Who comes in between must not pass it.
+#[tokio::test]
+async fn lesson_k14_a_follower_in_the_waiting_room_is_not_passed_either() {
+    let delay = Duration::from_millis(1_500);
+    let ground = on_sqlite(QueuePolicy { retry_delay: delay, ..policy(WaitingRoom::Tiers) }).await;
+    let script = Act::new(|message, n| match (message.kind.as_str(), n) {
+        ("order.created", 1) => Answer::retry("503"),
+        _ => Answer::Done,
+    });
+    let running = ground.consume(&script);
+    ground.publish(&ground.message("order.created", "o-1")).await;
+    until("it waits", async || ground.waiting().await == 1).await;
+    // Late enough to come back visibly later, and early enough to be sent away.
+    let end = clock::now().plus(Duration::from_millis(300));
+    until("a moment", async || clock::now() >= end).await;
+    ground.publish(&ground.message("order.paid", "o-1")).await;
+    until("it is applied", async || !ground.effects().await.is_empty()).await;
+    ground.publish(&ground.message("order.cancelled", "o-1")).await;
+    until("all applied", async || ground.effects().await.len() == 3).await;
+    let expected = ["order.created", "order.created", "order.paid", "order.cancelled"];
+    assert_eq!(script.kinds("o-1"), expected);
     running.stop().await;
     Raw::connect(&amqp_url()).await.clear(&ground.policy).await;
 }

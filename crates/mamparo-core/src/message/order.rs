@@ -2,6 +2,9 @@
 //!
 //! A key whose first message waits for another attempt is *held*: later messages of it are given
 //! back until the first one has returned, so that a `cancelled` never overtakes its `created`.
+//! A later message that was sent away to wait is waited for in its turn, so a key that fails once and
+//! has a message every few seconds stays behind by up to one shortest tier until it pauses for so long;
+//! the waiting room in the database has no such cost.
 //! This is known per process. Several processes on one queue keep the order of a key while one of its
 //! messages waits only with the waiting room in the database ([`Fate::Parked`]), where later ones line
 //! up behind it; messages that two processes have in hand at once have no order. Give each key to one
@@ -58,6 +61,7 @@ pub enum Next {
     Park(i64),
 }
 
+/// A message that is elsewhere and comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     id: String,
@@ -66,11 +70,41 @@ struct Held {
     missed: Option<Moment>,
 }
 
+impl Held {
+    const fn until(id: String, due: Moment) -> Self {
+        Self { id, due, missed: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Lane {
-    busy: bool,
-    waiting: VecDeque<i64>,
-    held: Option<Held>,
+    /// Being handled.
+    busy: Option<String>,
+    /// In hand behind it, in order.
+    waiting: VecDeque<(i64, String)>,
+    /// Elsewhere, in order. What comes later waits for all of them: a follower that was sent away must
+    /// not be passed either when the message that it followed is done.
+    held: Vec<Held>,
+}
+
+impl Lane {
+    /// How long a message must stay away that comes after the first `place` of those held; `None` when
+    /// it is its turn.
+    fn wait(&mut self, now: Moment, place: usize) -> Option<Duration> {
+        for held in self.held.iter_mut().take(place).filter(|held| held.due <= now) {
+            held.missed.get_or_insert(now);
+        }
+        let given_up =
+            |held: &Held| held.missed.is_some_and(|missed| missed.plus(HOLD_GRACE) <= now);
+        let mut index = 0;
+        self.held.retain(|held| {
+            index += 1;
+            index > place || !given_up(held)
+        });
+        let dropped = index - self.held.len();
+        let first = self.held.first().filter(|_| place > dropped)?;
+        Some(now.until(first.due).max(FOLLOWER_DELAY))
+    }
 }
 
 /// The machine. Messages are known by their delivery tag. An empty key asks for no order, but copies
@@ -90,57 +124,83 @@ impl KeyOrder {
     /// May message `id`, delivered as `tag`, start?
     pub fn ask(&mut self, now: Moment, key: &str, id: &str, tag: i64) -> Arrival {
         let lane = self.lanes.entry(lane_of(key, id).to_owned()).or_default();
-        if let Some(held) = lane.held.as_mut().filter(|held| held.id != id) {
-            if now < held.due {
-                return Arrival::GiveBack(now.until(held.due).max(FOLLOWER_DELAY));
+        let known = lane.held.iter().position(|held| held.id == id);
+        let before = lane.held.len();
+        if let Some(delay) = lane.wait(now, known.unwrap_or(before)) {
+            let held = Held::until(id.to_owned(), now.plus(delay));
+            match lane.held.iter_mut().find(|held| held.id == id) {
+                Some(mine) => *mine = held,
+                None => lane.held.push(held),
             }
-            let missed = *held.missed.get_or_insert(now);
-            if now < missed.plus(HOLD_GRACE) {
-                return Arrival::GiveBack(FOLLOWER_DELAY);
-            }
+            return Arrival::GiveBack(delay);
         }
-        lane.held = None;
-        if lane.busy {
-            lane.waiting.push_back(tag);
+        lane.held.retain(|held| held.id != id);
+        if lane.busy.is_some() {
+            lane.waiting.push_back((tag, id.to_owned()));
             return Arrival::Follow;
         }
-        lane.busy = true;
+        lane.busy = Some(id.to_owned());
         Arrival::Start
     }
 
     /// Message `id` of `key`, which had been started, has met its fate.
     pub fn tell(&mut self, now: Moment, key: &str, id: &str, fate: Fate) -> Vec<Next> {
         let Some(lane) = self.lanes.get_mut(lane_of(key, id)) else { return Vec::new() };
-        lane.busy = false;
+        lane.busy = None;
+        let mut next = Vec::new();
         match fate {
             Fate::Left => {
-                if let Some(tag) = lane.waiting.pop_front() {
-                    lane.busy = true;
+                if let Some((tag, id)) = lane.waiting.pop_front() {
+                    lane.busy = Some(id);
                     return vec![Next::Start(tag)];
                 }
-                self.lanes.remove(lane_of(key, id));
-                self.forget_expired(now);
-                Vec::new()
             }
             Fate::Parked => {
-                let parked = lane.waiting.drain(..).map(Next::Park).collect();
-                self.lanes.remove(lane_of(key, id));
-                parked
+                next.extend(lane.waiting.drain(..).map(|(tag, _)| Next::Park(tag)));
             }
             Fate::Returns(after) => {
-                lane.held = Some(Held { id: id.to_owned(), due: now.plus(after), missed: None });
-                let delay = after.max(FOLLOWER_DELAY);
-                lane.waiting.drain(..).map(|tag| Next::GiveBack(tag, delay)).collect()
+                let (due, delay) = (now.plus(after), after.max(FOLLOWER_DELAY));
+                let mut held = vec![Held::until(id.to_owned(), due)];
+                for (tag, id) in lane.waiting.drain(..) {
+                    next.push(Next::GiveBack(tag, delay));
+                    held.push(Held::until(id, now.plus(delay)));
+                }
+                lane.held.splice(0..0, held);
             }
+        }
+        self.forget(now, key, id);
+        next
+    }
+
+    /// Message `id`, which was to be given back, comes back after `after`.
+    pub fn away(&mut self, now: Moment, key: &str, id: &str, after: Duration) {
+        let lane = self.lanes.get_mut(lane_of(key, id));
+        let held = lane.and_then(|lane| lane.held.iter_mut().find(|held| held.id == id));
+        if let Some(held) = held {
+            *held = Held::until(id.to_owned(), now.plus(after));
         }
     }
 
-    /// Everything in hand has been given back. What waits elsewhere is still waited for.
+    /// Message `id`, which was to be given back, does not come back: it is in other hands, or waits in
+    /// the database.
+    pub fn gone(&mut self, now: Moment, key: &str, id: &str) {
+        if let Some(lane) = self.lanes.get_mut(lane_of(key, id)) {
+            lane.held.retain(|held| held.id != id);
+            self.forget(now, key, id);
+        }
+    }
+
+    /// Everything in hand has been given back. What waits elsewhere is still waited for, and what was in
+    /// hand before it comes before it.
     pub fn let_go(&mut self) {
         self.lanes.retain(|_, lane| {
-            lane.busy = false;
-            lane.waiting.clear();
-            lane.held.is_some()
+            let waiting = std::mem::take(&mut lane.waiting).into_iter().map(|(_, id)| id);
+            let in_hand = lane.busy.take().into_iter().chain(waiting);
+            if !lane.held.is_empty() {
+                let back: Vec<Held> = in_hand.map(|id| Held::until(id, Moment::ORIGIN)).collect();
+                lane.held.splice(0..0, back);
+            }
+            !lane.held.is_empty()
         });
     }
 
@@ -150,6 +210,16 @@ impl KeyOrder {
         self.lanes.len()
     }
 
+    /// Nothing is left to remember of the key, perhaps.
+    fn forget(&mut self, now: Moment, key: &str, id: &str) {
+        let idle =
+            |lane: &Lane| lane.busy.is_none() && lane.waiting.is_empty() && lane.held.is_empty();
+        if self.lanes.get(lane_of(key, id)).is_some_and(idle) {
+            self.lanes.remove(lane_of(key, id));
+            self.forget_expired(now);
+        }
+    }
+
     /// Holds whose message never came back here would stay for ever otherwise. Looking only when the
     /// lanes have doubled keeps the cost of a look in proportion, however many keys are held.
     fn forget_expired(&mut self, now: Moment) {
@@ -157,8 +227,7 @@ impl KeyOrder {
             return;
         }
         self.lanes.retain(|_, lane| {
-            let held = lane.held.as_ref().is_some_and(|held| now < held.due.plus(HOLD_MAX));
-            lane.busy || held
+            lane.busy.is_some() || lane.held.iter().any(|held| now < held.due.plus(HOLD_MAX))
         });
         self.sweep_at = (self.lanes.len() * 2).max(SWEEP_MIN);
     }

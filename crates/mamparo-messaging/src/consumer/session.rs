@@ -332,9 +332,18 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         summary: &mut Summary,
     ) -> Result<(), MessagingError> {
         summary.given_back = summary.given_back.saturating_add(1);
-        if self.work.line_up(&self.subscription, &hand, delay).await?.is_none() {
-            let delay = delay.min(self.subscription.holds_for());
-            self.work.give_back(&self.subscription, &hand, delay).await?;
+        let fate = match self.work.line_up(&self.subscription, &hand, delay).await? {
+            Some(end) => end.fate,
+            None => {
+                let delay = delay.min(self.subscription.holds_for());
+                self.work.give_back(&self.subscription, &hand, delay).await?;
+                Fate::Returns(delay)
+            }
+        };
+        let (now, Message { id, key, .. }) = (clock::now(), hand.message());
+        match fate {
+            Fate::Returns(after) => self.order.away(now, key, id, after),
+            Fate::Left | Fate::Parked => self.order.gone(now, key, id),
         }
         Ok(())
     }

@@ -324,7 +324,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     fn fate(&self, wait: Duration) -> Fate {
         match self.room {
             AnyRoom::Parked(_) => Fate::Parked,
-            AnyRoom::Tiers(_) => Fate::Returns(wait),
+            AnyRoom::Tiers(ref room) => Fate::Returns(room.back_in(wait)),
         }
     }
 
@@ -416,7 +416,10 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         delay: Duration,
     ) -> Result<Option<End>, MessagingError> {
         let in_room = matches!(self.room, AnyRoom::Parked(_));
-        if hand.is_parked() || (!in_room && delay <= subscription.holds_for()) {
+        // As when it is put off: a suspect stays one.
+        let here = hand.delivery.suspect || delay <= subscription.holds_for();
+        if hand.is_parked() || (!in_room && here) {
+            let delay = if hand.is_parked() { delay } else { delay.min(subscription.holds_for()) };
             self.give_back(subscription, hand, delay).await?;
             return Ok(Some(End::of(Fate::Returns(delay), "deferred")));
         }

@@ -26,6 +26,12 @@ impl<B: Broker> Tiers<B> {
         Self { broker, waits, delays: policy.delays().to_vec(), dlq }
     }
 
+    /// When a message is back that is put off for `delay`: a tier may be longer than that.
+    pub(crate) fn back_in(&self, delay: Duration) -> Duration {
+        let tier = self.delays.get(tier_for(&self.delays, delay)).copied();
+        tier.unwrap_or_default().max(delay)
+    }
+
     async fn publish(&self, queue: &str, copy: &Message) -> Moved {
         match self.broker.publish("", queue, copy).await {
             Confirm::Confirmed => Moved::Safe,
