@@ -12,8 +12,8 @@ use lapin::types::FieldTable;
 use mamparo_call::clock::wall;
 use mamparo_messaging::relay::announce_commits;
 use mamparo_store::{PostgresStore, outbox};
+use sqlx::PgPool;
 use tokio::sync::Notify;
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, NoTls, Statement};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ pub(super) const RATES: [u32; 2] = [50, 500];
 const SCHEMA: &str = "CREATE TABLE outbox_by_hand (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body BYTEA NOT NULL)";
 const INSERT: &str = "INSERT INTO outbox_by_hand (body) VALUES ($1)";
-const NOTIFY: &str = "NOTIFY outbox_by_hand";
+const NOTIFY: &str = "SELECT pg_notify('outbox_by_hand', '')";
 const NEXT: &str = "SELECT id, body FROM outbox_by_hand ORDER BY id LIMIT 500";
 const DELETE: &str = "DELETE FROM outbox_by_hand WHERE id = ANY($1)";
 
@@ -136,7 +136,7 @@ pub(super) async fn pace(base: Instant, rate: u32, n: u32) {
     tokio::time::sleep_until(due.into()).await;
 }
 
-/// One writer whose transactions notify; one relay that listens.
+/// One writer whose transactions notify, by the same driver as ours; one relay that listens.
 async fn by_hand(bed: Arc<Bed>, rate: u32) -> Result<Vec<Figure>> {
     let count = rows(&bed, rate);
     let name = fresh("wakeup");
@@ -153,23 +153,18 @@ async fn by_hand(bed: Arc<Bed>, rate: u32) -> Result<Vec<Figure>> {
     let _listening = listen(&database, Arc::clone(&wake)).await?;
     let relay = Relay::new(&database, channel.clone(), &name).await?;
     let relay = tasks::begin(async move { relay.run(&wake, count).await });
-    let insert = writer.prepare(INSERT).await?;
+    let writers = PgPool::connect(&database).await?;
     for n in 0..count {
         pace(base, rate, n).await;
         let body = stamp(base);
-        let row: [&(dyn ToSql + Sync); 1] = [&body];
-        let (begun, inserted, notified, committed) = tokio::join!(
-            biased;
-            writer.batch_execute("BEGIN"),
-            writer.execute(&insert, &row),
-            writer.batch_execute(NOTIFY),
-            writer.batch_execute("COMMIT"),
-        );
-        inserted?;
-        begun.and(notified).and(committed)?;
+        let mut tx = writers.begin().await?;
+        sqlx::query(INSERT).bind(body).execute(&mut *tx).await?;
+        sqlx::query(NOTIFY).execute(&mut *tx).await?;
+        tx.commit().await?;
     }
     let ages = received.end().await??;
     relay.end().await??;
+    writers.close().await;
     relay::remove(&channel, &name).await?;
     rabbit::close(&own).await?;
     rabbit::close(&connection).await?;

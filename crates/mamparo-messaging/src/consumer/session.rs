@@ -21,6 +21,10 @@ use crate::broker::{Delivery, Subscription};
 use crate::room::{Parked, RENEW_EVERY};
 use crate::{Broker, Handler, Message, MessagingError, observe};
 
+/// How often waiting rows are counted. The count reads all of them and is asked of the service's own
+/// database, so it comes more seldom than what keeps leases.
+const COUNT_EVERY: Duration = Duration::from_secs(30);
+
 /// What must be known of a message that a task has.
 struct Running {
     id: String,
@@ -45,6 +49,8 @@ pub(super) struct Session<'c, B: Broker, DB: Backend, H> {
     running: HashMap<i64, Running>,
     tags: i64,
     renew: Moment,
+    /// When waiting rows are counted next.
+    count: Moment,
     /// When the database's clock is measured next.
     measure: Moment,
     /// When parked rows are looked at next.
@@ -74,6 +80,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             running: HashMap::new(),
             tags: 0,
             renew: Moment::ORIGIN,
+            count: Moment::ORIGIN,
             measure: Moment::ORIGIN,
             look: Moment::ORIGIN,
         };
@@ -147,14 +154,17 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         if clock::now() < self.renew {
             return Ok(());
         }
-        self.renew = clock::now().plus(self.renew_every());
+        let now = clock::now();
+        self.renew = now.plus(self.renew_every());
         self.measure().await;
         self.keep().await?;
         let policy = &self.work.policy;
         let mut queues = vec![policy.queue.clone(), policy.dlq()];
         match self.work.room.parked() {
+            Some(_) if now < self.count => {}
             Some(room) => match room.stats().await {
                 Ok((rows, oldest)) => {
+                    self.count = now.plus(COUNT_EVERY);
                     let age = oldest.map_or(Duration::ZERO, |oldest| room.now().since(oldest));
                     observe::parked(policy.consumer(), rows, age);
                 }
