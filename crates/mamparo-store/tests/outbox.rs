@@ -346,6 +346,26 @@ on_both! {
         assert_eq!(relay.confirm(&claimed, at(11)).await, 1);
     }
 
+    /// A report whose answer was lost is written again; a row without a key waits behind nothing.
+    async fn a_second_report_about_a_row_changes_nothing<P: Place>() {
+        let place = P::new();
+        let store = place.open().await;
+        enqueue(&store, &[event("f1", ""), event("f2", "")]).await;
+        let relay = Relay::start(&store, at(0)).await;
+        let rows = relay.read(10).await;
+        assert_eq!(relay.park(&rows[0], at(50)).await, 1);
+        assert_eq!(relay.park(&rows[0], at(90)).await, 0);
+        assert_eq!(relay.confirm(&rows[..1], at(1)).await, 0);
+        assert_eq!(relay.hold(&rows[1..]).await, 0);
+        let listed = outbox::list(&store, 10).await.unwrap();
+        assert_eq!((listed[0].tries, listed[0].wait), (1, Wait::Until(at(50))));
+        assert_eq!(listed[1].wait, Wait::Ready);
+        // Nor does one about a shard that was given back, though nobody has taken it since.
+        let held: Vec<_> = relay.held.values().copied().collect();
+        relay.session.give_back(&held).await.unwrap();
+        assert_eq!(relay.confirm(&rows[1..], at(1)).await, 0);
+    }
+
     /// The lease is counted from after the wait for the shards, however long that was.
     async fn messages_c28_a_lease_that_was_waited_for_is_measured_from_when_it_was_got<P: Place>() {
         let place = P::new();

@@ -221,7 +221,9 @@ impl<DB: Backend> World<DB> {
             chosen.map(|(claimed, held)| Confirmed { row: claimed.row, held: *held }).collect();
         let counts =
             |row: &i64| confirmed.iter().any(|c| c.row == *row && self.valid(relay, c.held));
-        let gone: BTreeSet<i64> = self.rows.iter().map(|row| row.row).filter(counts).collect();
+        // What waits was not taken by the broker: a second report about it is none.
+        let ready = self.rows.iter().filter(|row| row.wait == Wait::Ready);
+        let gone: BTreeSet<i64> = ready.map(|row| row.row).filter(counts).collect();
         let report = Report { confirmed: confirmed.clone(), ..Report::default() };
         let session = &self.relays[relay].session;
         let done = session.record(&report, Some(self.now)).await.unwrap();
@@ -249,7 +251,8 @@ impl<DB: Backend> World<DB> {
         let session = &self.relays[relay].session;
         let done = session.record(&report, Some(self.now)).await.unwrap();
         let counts = self.valid(relay, held);
-        let found = self.rows.iter_mut().find(|found| found.row == row).filter(|_| counts);
+        let ready = |found: &&mut Pending| found.row == row && found.wait == Wait::Ready;
+        let found = self.rows.iter_mut().find(ready).filter(|_| counts);
         assert_eq!(done.waiting, u64::from(found.is_some()));
         if let Some(found) = found {
             found.wait = Wait::Until(due);

@@ -104,7 +104,16 @@ async fn a_lost_lease_makes_a_suspect<DB: Backend>(store: Store<DB>) {
     assert!(!parked::release(&store, (first[0].row, first[0].epoch), at(15)).await.unwrap());
     assert!(!remove(&store, "", &first[0]).await, "a revived zombie changes nothing");
     assert_eq!(parked::release_all(&store, CONSUMER, "b", at(16)).await.unwrap(), 1);
-    assert_eq!(ids(&claim(&store, "a", 16).await), ["m-1"]);
+    let third = claim(&store, "a", 16).await;
+    assert_eq!(ids(&third), ["m-1"]);
+    // Its handler came to an end, so it kills nobody.
+    let hand = (third[0].row, third[0].epoch);
+    let (again, failed) = (message("m-1", ""), failure("x"));
+    let stays = parked::park_again(&store, hand, &again, &wait(20, 2, 16), &failed).await;
+    assert!(stays.unwrap());
+    assert!(!claim(&store, "b", 20).await[0].suspect, "it is above suspicion again");
+    assert_eq!(parked::make_due(&store, CONSUMER, None, None, at(21)).await.unwrap(), 0);
+    assert!(claim(&store, "a", 21).await.is_empty(), "what is in hand stays there");
 }
 
 async fn lesson_k14_followers_line_up_behind_their_key<DB: Backend>(store: Store<DB>) {

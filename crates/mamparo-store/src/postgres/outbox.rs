@@ -152,7 +152,7 @@ const HOLD: &str = concat!(
          WHERE report.shard IN (SELECT shard FROM held)))
      AND ",
     ready!(),
-    " AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+    " AND row.key <> '' AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
          WHERE before.key = row.key AND before.parked_until IS NOT NULL AND before.seq < row.seq)"
 );
 

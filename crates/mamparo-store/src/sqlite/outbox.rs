@@ -82,13 +82,13 @@ pub(super) const READ: &str = "SELECT seq, shard, id, kind, key, body, headers, 
 pub(super) const HAS_REFUSED: &str = "SELECT EXISTS (SELECT 1 FROM mamparo_outbox
      WHERE parked_until <= $1 AND shard IN (SELECT value FROM json_each($2)))";
 
-/// The rows of a report (an array of number and epoch) whose shard is still held as it was then.
+/// The ready rows of a report (an array of number and epoch) whose shard is still held as it was then.
 macro_rules! reported {
     () => {
         "SELECT row.seq FROM json_each($1) AS report
          CROSS JOIN mamparo_outbox AS row ON row.seq = report.value ->> 0
          CROSS JOIN mamparo_outbox_shards AS held ON held.shard = row.shard
-         WHERE held.owner = $2 AND held.epoch = report.value ->> 1"
+         WHERE row.parked_until IS NULL AND held.owner = $2 AND held.epoch = report.value ->> 1"
     };
 }
 
@@ -112,13 +112,13 @@ const FREE: &str = "UPDATE mamparo_outbox SET parked_until = NULL WHERE seq IN (
 const PARK: &str = "UPDATE mamparo_outbox AS row
      SET parked_until = report.value ->> 2, error = report.value ->> 3, tries = row.tries + 1
      FROM json_each($1) AS report, mamparo_outbox_shards AS held
-     WHERE row.seq = report.value ->> 0 AND held.shard = row.shard
+     WHERE row.seq = report.value ->> 0 AND row.parked_until IS NULL AND held.shard = row.shard
      AND held.owner = $2 AND held.epoch = report.value ->> 1";
 
 const HOLD: &str = concat!(
     "UPDATE mamparo_outbox AS row SET parked_until = $3 WHERE seq IN (",
     reported!(),
-    ") AND parked_until IS NULL AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
+    ") AND row.key <> '' AND EXISTS (SELECT 1 FROM mamparo_outbox AS before
              INDEXED BY mamparo_outbox_parked_key
          WHERE before.key = row.key AND before.parked_until IS NOT NULL AND before.seq < row.seq)"
 );

@@ -61,3 +61,19 @@ async fn a_relay_without_shards_waits_for_its_heartbeat() {
     work.due.look = Moment::ORIGIN;
     assert!(work.next(now) <= now.plus(LOOK_GAP), "with a shard it looks");
 }
+
+/// A relay that was held up (suspended, starved) past its lease publishes nothing before it has asked
+/// what it still holds: another one may be at these rows.
+#[tokio::test]
+async fn nothing_starts_after_the_lease_is_over() {
+    let wakes = Wakes::default();
+    let mut work = work(&wakes).await;
+    let began = clock::now();
+    work.beat(began, tenure(&[3], &[]));
+    work.looked(work.window.generation(), vec![row(1, 3)]);
+    let over = began.plus(RelayOptions::default().lease);
+    work.publish(over);
+    assert_eq!(work.flights.len(), 0);
+    work.publish(began);
+    assert_eq!(work.flights.len(), 1);
+}
