@@ -12,7 +12,9 @@ use ground::{Act, Db, Ground};
 use mamparo_call::clock;
 use mamparo_core::message::headers;
 use mamparo_core::message::topology::WaitingRoom;
-use mamparo_messaging::{Answer, AnyBroker, QueuePolicy};
+use mamparo_messaging::broker::Filter;
+use mamparo_messaging::{Answer, AnyBroker, Broker as _, QueuePolicy};
+use mamparo_store::failed::{self, Query};
 use mamparo_store::parked;
 use mamparo_testkit::servers::amqp_url;
 
@@ -129,6 +131,24 @@ async fn a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry<DB: Db
     running.stop().await;
 }
 
+async fn lesson_k16_a_dead_letter_says_since_when_it_fails<DB: Db>(ground: Ground<DB>) {
+    let running = ground.consume(&Act::new(|_, _| Answer::retry("503")));
+    ground.publish(&ground.message("order.created", "o-1")).await;
+    until("dead", async || ground.dead().await.len() == 1).await;
+    let (first, last) = if ground.policy.waiting_room == WaitingRoom::Parked {
+        let row = failed::list(&ground.store, &Query::default()).await.unwrap().remove(0);
+        (row.first_failure, row.last_failure)
+    } else {
+        let filter = Filter::default();
+        let letter = ground.broker.browse(&ground.policy.dlq(), &filter).await.unwrap().remove(0);
+        let facts = letter.facts(&ground.policy.queue);
+        (facts.first.unwrap(), facts.last.unwrap())
+    };
+    // Five attempts, and four waits of 60 ms between them.
+    assert!(last.since(first) >= Duration::from_millis(200), "{first} {last}");
+    running.stop().await;
+}
+
 async fn a_dead_message_lets_its_followers_go<DB: Db>(ground: Ground<DB>) {
     let script = Act::new(|message, n| match (message.kind.as_str(), n) {
         ("order.created", 1) => Answer::retry("503"),
@@ -223,6 +243,26 @@ async fn clear(broker: &AnyBroker, policy: &QueuePolicy) {
     }
 }
 
+/// PostgreSQL's indexes take texts of up to 2,704 bytes. A message that could not be parked for its key
+/// would be handled every second for ever.
+#[tokio::test]
+async fn a_key_that_no_index_takes_is_a_dead_letter_and_no_endless_retry() {
+    let mut keep = ground::Keep::default();
+    let (broker, store) = (ground::embedded(&mut keep).await, ground::postgres(&mut keep).await);
+    let policy = ground::policy(WaitingRoom::Parked);
+    let ground = Ground { broker, store, policy, keep }.declared().await;
+    let script = Act::new(|_, _| Answer::retry("503"));
+    let running = ground.consume(&script);
+    let long: String = (0..100).map(|_| uuid::Uuid::new_v4().to_string()).collect();
+    ground.publish(&ground.message("order.created", &long)).await;
+    until("dead", async || ground.dead().await.len() == 1).await;
+    let (_, reason, _, error) = ground.dead().await.remove(0);
+    assert_eq!(reason, "undecodable");
+    assert!(error.contains("3600 bytes") && error.contains("2000"), "{error}");
+    assert!(script.seen().is_empty());
+    running.stop().await;
+}
+
 /// A host that is an hour ahead would take the rows that others have in hand, and the others would wait
 /// an hour for its own.
 #[tokio::test]
@@ -272,6 +312,7 @@ macro_rules! suite {
                 lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done,
                 lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits,
                 a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry,
+                lesson_k16_a_dead_letter_says_since_when_it_fails,
                 a_dead_message_lets_its_followers_go,
                 lesson_k02_messages_c16_copies_of_one_id_have_one_effect,
                 lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt,

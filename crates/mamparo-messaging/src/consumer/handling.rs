@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 
 use super::hand::Hand;
 use super::work::{Came, Work, answer_to, unavailable};
+use crate::room::KEY_BYTES_MAX;
 use crate::{Broker, Handler, Message, observe};
 
 /// How far a handler came within its time.
@@ -68,6 +69,13 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         if [id, kind, key, exchange, routing_key].iter().any(|text| text.contains('\0')) {
             let reason = "its id, type, key or address has a zero byte, which no database keeps";
             let reason = reason.to_owned();
+            return Answer::Undecodable { reason }.into();
+        }
+        // It could not wait for another attempt, which would then come every second and never count.
+        if self.room.parked().is_some() && key.len() > KEY_BYTES_MAX {
+            let bytes = key.len();
+            let reason =
+                format!("its key has {bytes} bytes; at most {KEY_BYTES_MAX} can be parked");
             return Answer::Undecodable { reason }.into();
         }
         if let (Some(store), true) = (&self.store, self.may_be_known(hand)) {

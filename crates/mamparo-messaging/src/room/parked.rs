@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mamparo_call::clock;
+use mamparo_core::message::failed::facts;
 use mamparo_core::message::headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::message::waiting::Stay;
@@ -17,6 +18,10 @@ use crate::{Broker, MessagingError};
 
 /// How long a claimed row stays with a consumer that has gone silent.
 const LEASE: Duration = Duration::from_secs(30);
+
+/// Longest key in bytes. PostgreSQL's indexes take rows of up to 2,704 bytes, and the consumer's name
+/// stands beside it.
+pub(crate) const KEY_BYTES_MAX: usize = 2_000;
 
 /// How often leases are renewed: two may be missed.
 pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
@@ -139,12 +144,14 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         let message: QueueMessage = case.copy.clone().into();
         let reason = case.copy.header(headers::DEAD_REASON).unwrap_or("unexpected");
         let now = self.now();
+        // Written by whichever host saw it; no clock of a host makes the first failure the later one.
+        let first = facts(&case.copy.headers, &self.consumer).first.map(|first| first.min(now));
         let failure = failed::Failure {
             consumer: &self.consumer,
             message: &message,
             reason,
             error: &case.failure.error,
-            first_failure: None,
+            first_failure: first,
             last_failure: Some(now),
             attempts: case.attempts,
             host: &case.failure.host,
