@@ -37,7 +37,7 @@ pub const METRICS: [(&str, &[&str], &str); 29] = [
     ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
     ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
     ("mamparo_consumer_room", &["queue", "room"], "1 for the waiting room that is used"),
-    ("mamparo_parked", &["queue"], "messages that wait in the service's database"),
+    ("mamparo_parked_messages", &["queue"], "messages that wait in the service's database"),
     ("mamparo_parked_oldest_seconds", &["queue"], "age of the oldest of them"),
     ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
     ("mamparo_publisher_blocked", &[], "1 while the broker takes no publishes: memory or disk"),
@@ -229,7 +229,7 @@ pub(crate) fn aside(queue: &str, error: &(dyn std::error::Error + 'static)) {
 
 /// How many messages wait in the database, and for how long the oldest does.
 pub(crate) fn parked(queue: &str, rows: u64, age: Duration) {
-    metrics::gauge!("mamparo_parked", "queue" => queue.to_owned()).set(rows as f64);
+    metrics::gauge!("mamparo_parked_messages", "queue" => queue.to_owned()).set(rows as f64);
     metrics::gauge!("mamparo_parked_oldest_seconds", "queue" => queue.to_owned())
         .set(age.as_secs_f64());
 }

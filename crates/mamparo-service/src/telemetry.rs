@@ -98,7 +98,7 @@ pub static METRICS: &[Metric] = &[
     gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
     counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),
     gauge("mamparo_consumer_room", "1 for the waiting room that a consumer uses"),
-    gauge("mamparo_parked", "Messages that wait in the service's database"),
+    gauge("mamparo_parked_messages", "Messages that wait in the service's database"),
     gauge("mamparo_parked_oldest_seconds", "Age of the oldest of them"),
     gauge("mamparo_publisher_connected", "1 while the publisher has its channel to the broker"),
     gauge("mamparo_publisher_blocked", "1 while the broker takes no publishes"),
