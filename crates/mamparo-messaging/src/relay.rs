@@ -112,6 +112,9 @@ async fn answered<DB: Backend, T>(
     let until = clock::instant_of(clock::now().plus(after));
     match tokio::time::timeout_at(until, work).await {
         Ok(done) => done.map_err(MessagingError::store(operation)),
-        Err(_) => Err(MessagingError::Silent { operation, after }),
+        Err(_) => {
+            session.suspect_connections();
+            Err(MessagingError::Silent { operation, after })
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{QUEUE, open_store, options, policy, spawn, until, within};
+use common::{QUEUE, open_store, options, policy, spawn, until, until_within, within};
 use mamparo_call::clock;
 use mamparo_core::backoff::{Backoff, Jitter};
 use mamparo_core::message::relay::Policy;
@@ -314,6 +314,8 @@ async fn a_relay_comes_back_from_a_server_that_has_fallen_silent() {
     let limits = StoreOptions {
         statement_timeout: Duration::from_millis(300),
         acquire_timeout: Duration::from_millis(500),
+        // The server may still have a heartbeat's transaction, and its locks.
+        idle_in_transaction_timeout: Duration::from_millis(800),
         ..StoreOptions::default()
     };
     let through = StoreAddress::parse(&through).unwrap();
@@ -322,12 +324,13 @@ async fn a_relay_comes_back_from_a_server_that_has_fallen_silent() {
     for n in 0..3 {
         let key = format!("o-{n}");
         enqueue(&direct, &key).await;
-        until("published", async || published(&site.broker).await.contains_key(&key)).await;
+        until_within(20, "published", async || published(&site.broker).await.contains_key(&key))
+            .await;
         silencer.silent.send_modify(|silences| *silences += 1);
     }
     enqueue(&direct, "o-9").await;
-    until("published", async || published(&site.broker).await.contains_key("o-9")).await;
-    until("recorded", async || pending(&direct).await == 0).await;
+    until_within(20, "published", async || published(&site.broker).await.contains_key("o-9")).await;
+    until_within(20, "recorded", async || pending(&direct).await == 0).await;
     relay.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -12,14 +13,21 @@ use tokio::runtime::Handle;
 /// come. A caller who is gone by then (a client hung up, a handler's time was over) would leave the
 /// connection to the pool with a transaction open on the server, and the next user's statements
 /// would never be committed. Carried to its end, it is rolled back like any that is dropped.
-pub(crate) struct ToItsEnd<T: Send + 'static>(Option<Boxed<T>>);
+///
+/// A server that has vanished never answers, and the connection's place in the pool would be gone for
+/// good. So it may be given up after a limit, where whoever gets a connection whose transaction has
+/// opened after all can do no harm: a relay's reports may be lost, because they are made again.
+pub(crate) struct ToItsEnd<T: Send + 'static> {
+    future: Option<Boxed<T>>,
+    limit: Option<Duration>,
+}
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl<T: Send + 'static> ToItsEnd<T> {
-    /// Carries `future` to its end.
-    pub(crate) fn new(future: Boxed<T>) -> Self {
-        Self(Some(future))
+    /// Carries `future` to its end, for no longer than `limit` after it was dropped.
+    pub(crate) fn new(future: Boxed<T>, limit: Option<Duration>) -> Self {
+        Self { future: Some(future), limit }
     }
 }
 
@@ -27,10 +35,10 @@ impl<T: Send + 'static> Future for ToItsEnd<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Some(future) = &mut self.0 else { return Poll::Pending };
+        let Some(future) = &mut self.future else { return Poll::Pending };
         let polled = future.as_mut().poll(context);
         if polled.is_ready() {
-            self.0 = None;
+            self.future = None;
         }
         polled
     }
@@ -39,13 +47,19 @@ impl<T: Send + 'static> Future for ToItsEnd<T> {
 impl<T: Send + 'static> Drop for ToItsEnd<T> {
     fn drop(&mut self) {
         // Without a runtime the connection is closed with it.
-        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+        let limit = self.limit;
+        if let (Some(future), Ok(runtime)) = (self.future.take(), Handle::try_current()) {
             #[expect(
                 clippy::disallowed_methods,
                 reason = "a destructor can't wait; the pool does the same for its connections, and the \
                           task ends with the answer that it waits for"
             )]
-            runtime.spawn(async move { drop(future.await) });
+            runtime.spawn(async move {
+                match limit {
+                    Some(limit) => drop(tokio::time::timeout(limit, future).await),
+                    None => drop(future.await),
+                }
+            });
         }
     }
 }

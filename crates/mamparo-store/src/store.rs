@@ -41,6 +41,8 @@ pub struct Store<DB: Backend> {
     /// The ones that this clone works with.
     lane: Lane<DB>,
     options: Arc<StoreOptions>,
+    /// How long a begin whose caller is gone may go on.
+    carries: Option<Duration>,
     /// How far the database's clock is ahead of the host's, as measured last.
     pub(crate) offset_millis: Arc<AtomicI64>,
     committed: Arc<watch::Sender<u64>>,
@@ -140,7 +142,15 @@ impl<DB: Backend> Store<DB> {
         let committed = Arc::new(watch::Sender::new(0));
         let options = Arc::new(options);
         let lane = pools.requests.clone();
-        Self { lane, pools, options, offset_millis: Arc::default(), committed, opening }
+        Self {
+            lane,
+            pools,
+            options,
+            carries: None,
+            offset_millis: Arc::default(),
+            committed,
+            opening,
+        }
     }
 
     /// The same store for background work: its transactions and statements use connections of
@@ -186,7 +196,8 @@ impl<DB: Backend> Store<DB> {
         let begin = async {
             let conn = self.write_connection(operation).await?;
             let left = left()?.min(options.statement_timeout);
-            begin_on(conn, DB::begin_within(left, options.lock_timeout), operation).await
+            let statements = DB::begin_within(left, options.lock_timeout);
+            begin_on(conn, statements, operation, self.carries).await
         };
         let within = left()?;
         tokio::time::timeout(within, begin).await.unwrap_or(Err(StoreError::Deadline { operation }))
@@ -200,7 +211,8 @@ impl<DB: Backend> Store<DB> {
 
     /// The same store on the relays' connections.
     pub(crate) fn relay_lane(&self) -> Self {
-        Self { lane: self.pools.relay.clone(), ..self.clone() }
+        let carries = Some(self.options.acquire_timeout);
+        Self { lane: self.pools.relay.clone(), carries, ..self.clone() }
     }
 
     /// Begins a transaction by these statements, which leave one open if they succeed and none if
@@ -210,7 +222,8 @@ impl<DB: Backend> Store<DB> {
         statements: Cow<'static, str>,
         operation: &'static str,
     ) -> Result<Transaction<'static, DB>, StoreError> {
-        begin_on(self.write_connection(operation).await?, statements, operation).await
+        let conn = self.write_connection(operation).await?;
+        begin_on(conn, statements, operation, self.carries).await
     }
 
     /// Commits `tx` and wakes the relays of this process.
@@ -319,9 +332,10 @@ async fn begin_on<DB: Backend>(
     conn: PoolConnection<DB>,
     statements: Cow<'static, str>,
     operation: &'static str,
+    carries: Option<Duration>,
 ) -> Result<Transaction<'static, DB>, StoreError> {
     let statements = AssertSqlSafe(statements.into_owned()).into_sql_str();
-    let begun = ToItsEnd::new(Transaction::begin(conn, Some(statements))).await;
+    let begun = ToItsEnd::new(Transaction::begin(conn, Some(statements)), carries).await;
     begun.map_err(StoreError::during(operation))
 }
 
@@ -331,6 +345,7 @@ impl<DB: Backend> Clone for Store<DB> {
             pools: self.pools.clone(),
             lane: self.lane.clone(),
             options: Arc::clone(&self.options),
+            carries: self.carries,
             offset_millis: Arc::clone(&self.offset_millis),
             committed: Arc::clone(&self.committed),
             opening: Arc::clone(&self.opening),

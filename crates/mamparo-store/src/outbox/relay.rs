@@ -107,6 +107,12 @@ impl<DB: Backend> RelaySession<DB> {
         self.store.patience()
     }
 
+    /// The database was silent for longer than that: the store's other idle connections are closed when
+    /// their turn comes, because each of them would cost as long a wait.
+    pub fn suspect_connections(&self) {
+        self.store.suspect_connections();
+    }
+
     /// The database's clock: leases and due times of several hosts must agree. `local` is the host's own.
     ///
     /// # Errors
