@@ -5,6 +5,7 @@
 //! says how far that reaches). A message whose earlier hand-out ended without a word runs alone: if
 //! the process dies again, it is the culprit, and its neighbours are not.
 
+mod blame;
 mod hand;
 mod handling;
 mod recent;
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handler::Plain;
 use crate::{Broker, Handler, PlainHandler, observe};
+pub(crate) use blame::missing;
 pub(crate) use hand::Hand;
 use session::Session;
 use work::Work;
@@ -92,6 +94,8 @@ pub struct ConsumerHealth {
     pub last_delivery: Option<WallTime>,
     /// The last error that cut it off from its broker or store; `None` once it is back.
     pub error: Option<String>,
+    /// While it is paused or probing: what is missing, as the handler or the database said it last.
+    pub missing: Option<String>,
 }
 
 /// Watches a consumer from outside.
@@ -161,6 +165,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
             in_hand: 0,
             last_delivery: None,
             error: None,
+            missing: None,
         });
         Self { work, options, health }
     }

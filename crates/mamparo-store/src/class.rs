@@ -5,6 +5,8 @@
 use std::error::Error;
 
 use mamparo_core::message::transaction::Class;
+use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::sqlite::SqliteError;
 
 use crate::StoreError;
@@ -77,7 +79,10 @@ pub fn class_of(error: &sqlx::Error) -> Class {
             return code.parse().map_or(Class::Permanent, sqlite);
         }
         let changed = code == "0A000" && database.message().contains(CHANGED_PLAN);
-        return if changed { Class::Reprepare } else { sqlstate(&code) };
+        if changed {
+            return Class::Reprepare;
+        }
+        return if turned_away(&code, &**database) { Class::Reconnect } else { sqlstate(&code) };
     }
     // `BeginFailed`: the server did not open a transaction, as a pooler that lost its server does.
     let gone = matches!(
@@ -107,6 +112,14 @@ pub fn class_within(error: &(dyn Error + 'static)) -> Option<Class> {
         next = error.source();
     }
     None
+}
+
+/// Does the server let nobody into this database at present (`ALLOW_CONNECTIONS false`)? It says so
+/// by 55000, "object not in prerequisite state", which many a statement can say, too: a `currval`
+/// before its `nextval`, say. Only the server's refusal of a connection is fatal.
+fn turned_away(code: &str, error: &dyn DatabaseError) -> bool {
+    let severity = error.try_downcast_ref::<PgDatabaseError>().map(PgDatabaseError::severity);
+    code == "55000" && matches!(severity, Some(PgSeverity::Fatal | PgSeverity::Panic))
 }
 
 fn sqlstate(code: &str) -> Class {

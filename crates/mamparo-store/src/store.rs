@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Pool, Postgres, SqlSafeStr, Sqlite};
 use tokio::sync::watch;
 
 use mamparo_core::limits::ATTEMPT_MIN_USABLE;
+use mamparo_core::message::transaction::Class;
 use mamparo_core::time::WallTime;
 
 use crate::backend::{Lane, Migrated, Pools};
@@ -294,6 +295,18 @@ impl<DB: Backend> Store<DB> {
         DB::check(&mut conn).await.map_err(StoreError::during("ping the database"))
     }
 
+    /// Is the database there, and does it take changes? An old primary after a failover answers a
+    /// [`ping`](Self::ping) and refuses every change.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn ping_to_write(&self) -> Result<(), StoreError> {
+        let operation = "ask the database whether it takes changes";
+        let mut conn = self.read_connection(operation).await?;
+        let checked = DB::check_writing(&mut conn).await.map_err(StoreError::during(operation));
+        checked.inspect_err(|error| self.doubt(error.class()))
+    }
+
     /// Closes all connections after their work.
     pub async fn close(&self) {
         for lane in [&self.pools.requests, &self.pools.background, &self.pools.relay] {
@@ -302,9 +315,13 @@ impl<DB: Backend> Store<DB> {
         }
     }
 
-    /// Has every pooled connection closed when its turn comes, because one of them has shown that it
-    /// is of no more use, and the others were opened like it.
-    pub(crate) fn suspect_connections(&self) {
+    /// For whoever runs transactions without [`Store::transact`]: takes note of what an error said.
+    /// After [`Class::ReadOnly`] and [`Class::Reprepare`] every pooled connection is closed when its
+    /// turn comes: one of them has shown that it is of no more use, and the others were opened like it.
+    pub fn doubt(&self, class: Class) {
+        if !matches!(class, Class::ReadOnly | Class::Reprepare) {
+            return;
+        }
         for lane in [&self.pools.requests, &self.pools.background, &self.pools.relay] {
             lane.suspects.store(lane.writer.size(), Ordering::Relaxed);
         }

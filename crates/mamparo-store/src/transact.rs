@@ -90,9 +90,7 @@ impl<DB: Backend> Attempts<'_, DB> {
             }
         };
         let class = class_within(&error).unwrap_or(Class::Permanent);
-        if matches!(class, Class::ReadOnly | Class::Reprepare) {
-            self.store.suspect_connections();
-        }
+        self.store.doubt(class);
         match self.repeats.ask(self.attempt, class, self.rng.get_or_insert_with(entropy)) {
             Decision::Again { after } => {
                 tokio::time::sleep(after).await;

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt as _;
 use mamparo_call::clock;
@@ -13,7 +14,7 @@ use mamparo_store::{Backend, Store, StoreError, Transaction};
 use tracing::Instrument as _;
 
 use super::hand::Hand;
-use super::work::{Came, Work, answer_to, unavailable};
+use super::work::{Came, Work};
 use crate::room::KEY_BYTES_MAX;
 use crate::{Broker, Handler, Message, observe};
 
@@ -49,20 +50,27 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let message = hand.message();
         let context = message.context().with_budget(now, after);
         let span = observe::handling(&self.policy.queue, message);
-        let handled = context.scope(self.handle(hand)).instrument(span);
+        let waits = AtomicBool::new(false);
+        let handled = context.scope(self.handle(hand, &waits)).instrument(span);
         let handled = AssertUnwindSafe(handled).catch_unwind();
         let until = clock::instant_of(now.plus(after));
-        match tokio::time::timeout_at(until, handled).await {
+        let came = match tokio::time::timeout_at(until, handled).await {
             // Not within the deadline: a commit that is cut off may have happened, and the last
             // attempt would end among the dead letters with its effects in place.
             Ok(Ok(Handled::Applied(tx))) => self.commit(tx, hand).await,
             Ok(Ok(Handled::Came(came))) => came,
             Ok(Err(panic)) => Answer::Panicked { reason: words_of(&*panic) }.into(),
+            Err(_) if waits.load(Ordering::Relaxed) => self.held_up().await.into(),
             Err(_) => Answer::TimedOut { after }.into(),
+        };
+        match came {
+            Came::Said(answer) => self.blame(answer).await.into(),
+            came @ (Came::Applied | Came::Behind | Came::Lost) => came,
         }
     }
 
-    async fn handle(&self, hand: &Hand) -> Handled<DB> {
+    /// `waits` is set while the database is waited for and the handler is not.
+    async fn handle(&self, hand: &Hand, waits: &AtomicBool) -> Handled<DB> {
         let message = hand.message();
         // PostgreSQL's text holds no zero: the inbox would refuse it at every attempt.
         let Message { id, kind, key, exchange, routing_key, .. } = message;
@@ -79,14 +87,15 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             return Answer::Undecodable { reason }.into();
         }
         if let (Some(store), true) = (&self.store, self.may_be_known(hand)) {
+            waits.store(true, Ordering::Relaxed);
             match inbox::contains(store, self.policy.consumer(), &message.id).await {
-                Ok(false) => {}
+                Ok(false) => waits.store(false, Ordering::Relaxed),
                 Ok(true) => return self.count_duplicate(store, message).await.into(),
-                Err(error) => return answer_to(&error).into(),
+                Err(error) => return self.answer_to(&error).into(),
             }
         }
         match self.handler.prepare(message).await {
-            Ok(facts) => self.apply(hand, facts).await,
+            Ok(facts) => self.apply(hand, facts, waits).await,
             Err(answer) => answer.into(),
         }
     }
@@ -101,29 +110,34 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     }
 
     /// Everything that the commit is to make true.
-    async fn apply(&self, hand: &Hand, facts: H::Facts) -> Handled<DB> {
+    async fn apply(&self, hand: &Hand, facts: H::Facts, waits: &AtomicBool) -> Handled<DB> {
         let message = hand.message();
         let Some(store) = &self.store else {
             return Answer::dead("its handler has a change to apply, and the consumer no database")
                 .into();
         };
+        waits.store(true, Ordering::Relaxed);
         let mut tx = match self.begin(store, hand).await {
-            Ok(Begun::Fresh(tx)) => tx,
+            Ok(Begun::Fresh(tx)) => {
+                waits.store(false, Ordering::Relaxed);
+                tx
+            }
             Ok(Begun::Duplicate(tx)) => {
                 observe::duplicate(&self.policy.queue, message);
                 return tx.map_or_else(|| Answer::Done.into(), Handled::Applied);
             }
             Ok(Begun::Behind) => return Handled::Came(Came::Behind),
-            // A database that lets nobody in has many codes; it is never this message's doing.
-            Err(error) if store.ping().await.is_err() => return unavailable(&error).into(),
-            Err(error) => return answer_to(&error).into(),
+            Err(error) => return self.answer_to(&error).into(),
         };
         let answer = self.handler.apply(message, facts, &mut tx).await;
         if answer == Answer::Done {
             return Handled::Applied(tx);
         }
-        self.roll_back(tx).await;
-        answer.into()
+        match self.roll_back(tx).await {
+            // The connection broke under the handler, whatever it makes of that.
+            Some(error) if error.class().is_away() => self.answer_to(&error).into(),
+            _ => answer.into(),
+        }
     }
 
     /// Begins the transaction and writes the inbox row, first thing in it.
@@ -154,11 +168,14 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         })
     }
 
-    async fn roll_back(&self, tx: Transaction<'_, DB>) {
-        if let Err(error) = tx.rollback().await {
-            // The connection is dropped with its transaction, which has the same effect.
-            observe::aside(&self.policy.queue, &error);
-        }
+    /// What went wrong, if something did. The connection is then dropped with its transaction, which
+    /// has the same effect.
+    async fn roll_back(&self, tx: Transaction<'_, DB>) -> Option<StoreError> {
+        let operation = "roll a transaction back";
+        let source = tx.rollback().await.err()?;
+        let error = StoreError::Database { operation, source };
+        observe::aside(&self.policy.queue, &error);
+        Some(error)
     }
 
     /// The message was applied before; its row counts how often it came again.
@@ -170,7 +187,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             inbox::insert(&mut tx, consumer, &message.id, &message.kind, clock::wall()).await?;
             store.commit(tx).await
         };
-        counted.await.map_or_else(|error| answer_to(&error), |()| Answer::Done)
+        counted.await.map_or_else(|error| self.answer_to(&error), |()| Answer::Done)
     }
 
     /// Takes the message's own row away and commits. A failed commit may have happened: the message
@@ -192,7 +209,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                 Came::Applied
             }
             Ok(false) => Came::Lost,
-            Err(error) => answer_to(&error).into(),
+            Err(error) => self.answer_to(&error).into(),
         }
     }
 }

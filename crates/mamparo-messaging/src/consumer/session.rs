@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mamparo_call::clock;
-use mamparo_core::message::intake::{self, Intake};
+use mamparo_core::message::intake::{self, Intake, Phase};
 use mamparo_core::message::order::{Arrival, Fate, KeyOrder, Next};
 use mamparo_core::message::topology::alarm;
 use mamparo_core::time::{Moment, WallTime};
@@ -18,12 +18,15 @@ use super::hand::Hand;
 use super::work::{End, Finished, STORE_DELAY, Work, alive};
 use super::{ConsumerHealth, ConsumerOptions, Summary};
 use crate::broker::{Delivery, Subscription};
-use crate::room::{Parked, RENEW_EVERY};
+use crate::room::{ASK_LIMIT, Parked, RENEW_EVERY};
 use crate::{Broker, Handler, Message, MessagingError, observe};
 
 /// How often waiting rows are counted. The count reads all of them and is asked of the service's own
 /// database, so it comes more seldom than what keeps leases.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
+
+/// When the database's clock is measured again after it could not be.
+const MEASURE_AGAIN: Duration = Duration::from_secs(5);
 
 /// What must be known of a message that a task has.
 struct Running {
@@ -145,8 +148,21 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.health.send_if_modified(|health| {
             let changed = (health.phase, health.in_hand) != (phase, in_hand);
             (health.phase, health.in_hand) = (phase, in_hand);
+            if phase == Phase::Flowing {
+                health.missing = None;
+            }
             changed
         });
+    }
+
+    /// Tells the intake what a message's end says about those after it.
+    fn heed(&mut self, end: &End) {
+        if end.event == intake::Event::Unavailable {
+            self.health.send_modify(|health| health.missing = Some(end.reason.clone()));
+        }
+        if let Some(phase) = self.intake.tell(clock::now(), end.event, end.pause) {
+            observe::phase(&self.work.policy.queue, phase, &end.reason);
+        }
     }
 
     /// Renews leases when that is due. An early call, at the end of a pause, does nothing.
@@ -156,8 +172,8 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         }
         let now = clock::now();
         self.renew = now.plus(self.renew_every());
-        self.measure().await;
         self.keep().await?;
+        self.measure().await;
         let policy = &self.work.policy;
         let mut queues = vec![policy.queue.clone(), policy.dlq()];
         match self.work.room.parked() {
@@ -184,8 +200,11 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         let Some(store) = self.work.store.as_ref().filter(|_| clock::now() >= self.measure) else {
             return;
         };
-        self.measure = clock::now().plus(MEASURE_EVERY);
-        if let Err(error) = store.clock(clock::wall).await {
+        let end = clock::instant_of(clock::now().plus(ASK_LIMIT));
+        let measured = tokio::time::timeout_at(end, store.clock(clock::wall)).await;
+        let next = if matches!(measured, Ok(Ok(_))) { MEASURE_EVERY } else { MEASURE_AGAIN };
+        self.measure = clock::now().plus(next);
+        if let Ok(Err(error)) = measured {
             observe::aside(&self.work.policy.queue, &error);
         }
     }
@@ -374,7 +393,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         };
         summary.given_back = summary.given_back.saturating_add(1);
         if end.event == intake::Event::Unavailable {
-            self.intake.tell(clock::now(), end.event, end.pause);
+            self.heed(&end);
         }
         // Nobody has followed it in the meantime: this is the only place where messages arrive.
         self.order.tell(clock::now(), key, id, end.fate);
@@ -406,9 +425,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         if let Some(due) = end.due_in {
             self.look = self.look.min(now.plus(due));
         }
-        if let Some(phase) = self.intake.tell(now, end.event, end.pause) {
-            observe::phase(&self.work.policy.queue, phase, &end.reason);
-        }
+        self.heed(&end);
         let Hand { delivery: Delivery { message, .. }, .. } = &hand;
         for next in self.order.tell(now, &message.key, &message.id, end.fate) {
             let tag = match next {

@@ -12,7 +12,7 @@ use mamparo_core::message::patience::{Patience, patience};
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::message::waiting::{self, Choice};
 use mamparo_store::parked::Failure;
-use mamparo_store::{Backend, Class, Store, StoreError, attempts};
+use mamparo_store::{Backend, Store, attempts};
 use tokio::sync::{Semaphore, watch};
 
 use super::ConsumerHealth;
@@ -239,7 +239,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let verdict = match started {
             Ok(crashes) => self.decide(hand, crashes).await,
             Err(error) => {
-                return Ok(self.judge(hand, delivery::Place::InHand, 0, answer_to(&error)));
+                let answer = self.blame(self.answer_to(&error)).await;
+                return Ok(self.judge(hand, delivery::Place::InHand, 0, answer));
             }
         };
         if let Err(error) = attempts::ended(store, consumer, id, now()).await {
@@ -501,24 +502,4 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
 /// How long a start counts as alive: it is dead when it has missed two renewals.
 pub(super) fn alive(subscription: &impl Subscription) -> Duration {
     subscription.renew_every().saturating_mul(2)
-}
-
-/// The consumer pauses: nothing can be handled without the database.
-pub(super) fn unavailable(error: &StoreError) -> Answer {
-    Answer::Unavailable { delay: STORE_DELAY, reason: crate::error::chain(error) }
-}
-
-/// The answer when our own part of a transaction failed. A database that is away pauses the consumer
-/// and counts nothing; a lost commit may have happened, and the inbox knows when the message comes
-/// again; another transaction's doing costs a moment; what fails every time is an attempt.
-pub(super) fn answer_to(error: &StoreError) -> Answer {
-    let reason = crate::error::chain(error);
-    let class = error.class();
-    if class.is_away() || class == Class::OutcomeUnknown {
-        unavailable(error)
-    } else if class == Class::RetryWhole || class == Class::Reprepare {
-        Answer::Defer { delay: delivery::GIVE_BACK_MIN }
-    } else {
-        Answer::retry(reason)
-    }
 }

@@ -19,7 +19,7 @@ use mamparo_store::{Backend, Store};
 use crate::consumer::Hand;
 use crate::{Broker, Message};
 
-pub(crate) use parked::{KEY_BYTES_MAX, Parked, RENEW_EVERY};
+pub(crate) use parked::{ASK_LIMIT, KEY_BYTES_MAX, Parked, RENEW_EVERY};
 pub(crate) use tiers::Tiers;
 
 /// A message that leaves the hand.

@@ -1,5 +1,7 @@
 //! The waiting room in the service's own database; dead letters among its failed messages.
 
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mamparo_call::clock;
@@ -7,12 +9,14 @@ use mamparo_core::message::failed::facts;
 use mamparo_core::message::headers;
 use mamparo_core::message::topology::QueuePolicy;
 use mamparo_core::message::waiting::Stay;
-use mamparo_core::time::WallTime;
+use mamparo_core::time::{Moment, WallTime};
+use mamparo_store::class::class_within;
 use mamparo_store::parked::{self, Behind, Claimed, Wait};
 use mamparo_store::queue::QueueMessage;
 use mamparo_store::{Backend, Class, Store, StoreError, failed};
 
 use super::{Case, Followed, Moved, Room, Tiers};
+use crate::consumer::missing;
 use crate::error::chain;
 use crate::{Broker, MessagingError};
 
@@ -25,6 +29,13 @@ pub(crate) const KEY_BYTES_MAX: usize = 2_000;
 
 /// How often leases are renewed: two may be missed.
 pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// How long the consumer's own loop waits for the database: meanwhile it does nothing else, and its
+/// broker waits, too.
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long it does not ask again after that.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The longest wait between two looks for rows that another process parked or let go.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -39,12 +50,14 @@ pub(crate) struct Parked<B, DB: Backend> {
     consumer: String,
     /// Unique to this consumer: a restarted one must not own its forerunner's leases.
     owner: String,
+    /// The consumer's loop does not ask the store before this.
+    silent: Mutex<Moment>,
 }
 
 impl<B: Broker, DB: Backend> Parked<B, DB> {
     pub(crate) fn new(last_resort: Tiers<B>, store: Store<DB>, policy: &QueuePolicy) -> Self {
-        let owner = uuid::Uuid::now_v7().to_string();
-        Self { last_resort, store, consumer: policy.consumer().to_owned(), owner }
+        let (owner, silent) = (uuid::Uuid::now_v7().to_string(), Mutex::new(Moment::ORIGIN));
+        Self { last_resort, store, consumer: policy.consumer().to_owned(), owner, silent }
     }
 
     /// The database's time: hosts whose clocks differ must agree on leases and due times.
@@ -61,20 +74,20 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
     pub(crate) async fn claim(&self, max: u32) -> Result<Vec<Claimed>, MessagingError> {
         let Self { store, consumer, owner, .. } = self;
         let claimed = parked::claim(store, consumer, owner, max, LEASE, || self.now()).await;
-        claimed.map_err(MessagingError::store("claim parked messages"))
+        claimed.map_err(self.failed("claim parked messages"))
     }
 
     /// How long until the next look is worth it.
     pub(crate) async fn next_look(&self) -> Result<Duration, MessagingError> {
-        let next = parked::next_due(&self.store, &self.consumer).await;
-        let next = next.map_err(MessagingError::store("look for parked messages"))?;
+        let next = parked::next_due(&self.store, &self.consumer);
+        let next = self.asked("look for parked messages", next).await?;
         Ok(next.map_or(LOOK_EVERY, |due| due.since(self.now()).min(LOOK_EVERY)))
     }
 
     /// Keeps `rows` in hand.
     pub(crate) async fn renew(&self, rows: &[i64]) -> Result<(), MessagingError> {
-        let renewed = parked::renew(&self.store, rows, &self.owner, LEASE, || self.now()).await;
-        renewed.map(drop).map_err(MessagingError::store("renew leases of parked messages"))
+        let renewed = parked::renew(&self.store, rows, &self.owner, LEASE, || self.now());
+        self.asked("renew leases of parked messages", renewed).await.map(drop)
     }
 
     /// Gives a row back without a verdict, due after `delay`; `false` when somebody else has it.
@@ -84,13 +97,13 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         delay: Duration,
     ) -> Result<bool, MessagingError> {
         let released = parked::release(&self.store, claim, self.now().plus(delay)).await;
-        released.map_err(MessagingError::store("give a parked message back"))
+        released.map_err(self.failed("give a parked message back"))
     }
 
     pub(crate) async fn release_all(&self) -> Result<u64, MessagingError> {
         let now = self.now();
-        let released = parked::release_all(&self.store, &self.consumer, &self.owner, now).await;
-        released.map_err(MessagingError::store("give parked messages back"))
+        let released = parked::release_all(&self.store, &self.consumer, &self.owner, now);
+        self.asked("give parked messages back", released).await
     }
 
     /// Of these messages (id, key), the ids of those that have to wait, or wait already.
@@ -98,8 +111,8 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
         &self,
         messages: &[(&str, &str)],
     ) -> Result<Vec<String>, MessagingError> {
-        let known = parked::look_up(&self.store, &self.consumer, messages).await;
-        known.map_err(MessagingError::store("look for parked messages"))
+        let known = parked::look_up(&self.store, &self.consumer, messages);
+        self.asked("look for parked messages", known).await
     }
 
     /// Takes away a row that is done without a transaction of its own.
@@ -110,18 +123,58 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
             self.store.commit(tx).await?;
             Ok(removed)
         };
-        removed.await.map_err(MessagingError::store("remove a parked message"))
+        removed.await.map_err(self.failed("remove a parked message"))
     }
 
     /// How many rows wait, and since when the oldest does.
     pub(crate) async fn stats(&self) -> Result<(u64, Option<WallTime>), MessagingError> {
-        let stats = parked::stats(&self.store, &self.consumer).await;
-        stats.map_err(MessagingError::store("count parked messages"))
+        let stats = parked::stats(&self.store, &self.consumer);
+        self.asked("count parked messages", stats).await
     }
 
     fn wait_of(&self, case: &Case<'_>, delay: Duration) -> Wait {
         let now = self.now();
         Wait { due: now.plus(delay), attempts: case.attempts, now }
+    }
+
+    /// What the store says to the consumer's own loop, within [`ASK_LIMIT`]. A store that did not
+    /// answer is not asked again at once: the loop would do nothing but wait for it.
+    async fn asked<T>(
+        &self,
+        operation: &'static str,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, MessagingError> {
+        let late = || Err(StoreError::Deadline { operation });
+        let now = clock::now();
+        let answer = if now < *self.silent.lock().unwrap_or_else(PoisonError::into_inner) {
+            late()
+        } else {
+            let answer = tokio::time::timeout_at(clock::instant_of(now.plus(ASK_LIMIT)), answer);
+            let answer = answer.await.unwrap_or_else(|_| late());
+            if let Err(error) = &answer
+                && (error.class().is_away() || error.class() == Class::Deadline)
+            {
+                let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                *silent = clock::now().plus(ASK_AGAIN);
+            }
+            answer
+        };
+        answer.map_err(self.failed(operation))
+    }
+
+    /// The store's failure, taken note of.
+    fn failed(&self, operation: &'static str) -> impl FnOnce(StoreError) -> MessagingError {
+        move |error| {
+            self.store.doubt(error.class());
+            MessagingError::store(operation)(error)
+        }
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "what `unwrap_or_else` hands over")]
+    fn away(&self, error: StoreError) -> Moved {
+        self.store.doubt(error.class());
+        let why = chain(&error);
+        if error.class().is_away() { Moved::Away(why) } else { Moved::Stays(why) }
     }
 
     /// Parks the copy, or puts its row back.
@@ -183,15 +236,10 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "what `unwrap_or_else` hands over")]
-fn away(error: StoreError) -> Moved {
-    if error.class().is_away() { Moved::Away(chain(&error)) } else { Moved::Stays(chain(&error)) }
-}
-
 impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
     async fn keep(&self, case: &Case<'_>, stay: Stay) -> Moved {
         let parked = self.park(case, &self.wait_of(case, stay.wait)).await;
-        parked.unwrap_or_else(away)
+        parked.unwrap_or_else(|error| self.away(error))
     }
 
     async fn bury(&self, case: &Case<'_>) -> Moved {
@@ -200,7 +248,10 @@ impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
             Err(error) => error,
         };
         if case.hand.is_parked() || error.class() != Class::Permanent {
-            return away(error);
+            return self.away(error);
+        }
+        if let Some(why) = missing(&self.store).await {
+            return Moved::Away(why);
         }
         // The database is there and does not take this one, because of a byte that its text can't hold,
         // say. The broker's dead letters take anything, and the sweeper tries again later.
@@ -209,7 +260,10 @@ impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
 
     async fn put_off(&self, case: &Case<'_>, delay: Duration) -> Moved {
         if !case.hand.is_parked() {
-            return self.park(case, &self.wait_of(case, delay)).await.unwrap_or_else(away);
+            return self
+                .park(case, &self.wait_of(case, delay))
+                .await
+                .unwrap_or_else(|error| self.away(error));
         }
         match self.release(case.hand.claim(), delay).await {
             Ok(true) => Moved::Settled,
@@ -219,6 +273,13 @@ impl<B: Broker, DB: Backend> Room for Parked<B, DB> {
     }
 
     async fn follow(&self, case: &Case<'_>, _delay: Duration) -> Followed {
-        self.line_up(case).await.unwrap_or_else(|error| Followed::Moved(away(error)))
+        // Asked by the consumer's own loop, as a rule.
+        let followed = self.asked("park a message", self.line_up(case)).await;
+        followed.unwrap_or_else(|error| {
+            let why = chain(&error);
+            let away = class_within(&error)
+                .is_some_and(|class| class.is_away() || class == Class::Deadline);
+            Followed::Moved(if away { Moved::Away(why) } else { Moved::Stays(why) })
+        })
     }
 }

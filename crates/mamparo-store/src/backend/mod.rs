@@ -131,4 +131,7 @@ pub trait Backend: OutboxRows + ShardRows + InboxRows + KeyRows + FailedRows + P
 
     /// Reads something small.
     fn check(conn: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
+
+    /// Does the database take changes, too? Changes nothing.
+    fn check_writing(conn: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
 }

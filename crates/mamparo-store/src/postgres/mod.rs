@@ -82,6 +82,12 @@ impl Backend for Postgres {
     async fn check(conn: &mut PgConnection) -> Result<()> {
         sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(conn).await.map(drop)
     }
+
+    /// Whether a transaction may write is judged before its first row is looked for.
+    async fn check_writing(conn: &mut PgConnection) -> Result<()> {
+        let nothing = "UPDATE mamparo_schema SET version = version WHERE false";
+        sqlx::query(nothing).execute(conn).await.map(drop)
+    }
 }
 
 /// "current transaction is aborted"

@@ -59,6 +59,12 @@ impl Backend for Sqlite {
         Ok(None)
     }
 
+    /// Asking the one writer would wait for whoever writes; a file that only reads refuses `BEGIN
+    /// IMMEDIATE` by itself.
+    async fn check_writing(conn: &mut SqliteConnection) -> Result<()> {
+        Self::check(conn).await
+    }
+
     async fn check(conn: &mut SqliteConnection) -> Result<()> {
         sqlx::query("SELECT version FROM mamparo_schema LIMIT 1").execute(&mut *conn).await?;
         // A file that was deleted under us reads and writes as before, and is gone with the process.
