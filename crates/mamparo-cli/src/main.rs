@@ -7,6 +7,7 @@ mod dlq;
 mod migrate;
 mod outbox;
 mod output;
+mod parked;
 mod topology;
 
 use std::process::ExitCode;
@@ -33,6 +34,9 @@ enum Command {
     /// Look at events that have not left yet, and make refused ones leave now.
     #[command(subcommand)]
     Outbox(outbox::Verb),
+    /// Look at messages that wait in a service's store; let them go now, or give one up.
+    #[command(subcommand)]
+    Parked(parked::Verb),
     /// Compare a broker's queues with the policy files, and make what is missing.
     #[command(subcommand)]
     Topology(topology::Verb),
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Command::Dlq(verb) => runtime.block_on(dlq::run(*verb)).into(),
         Command::Migrate(verb) => runtime.block_on(migrate::run(verb)).into(),
         Command::Outbox(verb) => runtime.block_on(outbox::run(verb)).into(),
+        Command::Parked(verb) => runtime.block_on(parked::run(verb)).into(),
         Command::Topology(verb) => runtime.block_on(topology::run(verb)).into(),
     }
 }

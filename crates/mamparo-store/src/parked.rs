@@ -10,9 +10,10 @@
 
 use std::time::Duration;
 
+use mamparo_core::message::selection::Sift;
 use mamparo_core::time::WallTime;
 
-use crate::failed::clean;
+use crate::failed::{self, Status, clean};
 use crate::inbox::Seen;
 use crate::queue::QueueMessage;
 use crate::{Backend, Now, Store, StoreError, Transaction};
@@ -99,6 +100,37 @@ pub struct ParkedRow {
     pub message: QueueMessage,
 }
 
+/// The first waiting message of a key, as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct First {
+    /// Its row.
+    pub row: ParkedRow,
+    /// Messages of its key that wait behind it; none where there is no key.
+    pub behind: u64,
+}
+
+/// An operator's decision to give a waiting message up.
+#[derive(Debug, Clone, Copy)]
+pub struct Skip<'a> {
+    /// Who.
+    pub actor: &'a str,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skipped {
+    /// It is a failed message now, and the next one of its key is the first.
+    Moved,
+    /// An earlier one of its key waits: that one goes first.
+    NotFirst,
+    /// It is in a consumer's hand.
+    InHand,
+    /// It does not wait, or not any more.
+    Gone,
+}
+
 /// What became of a message that was to wait behind its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
@@ -107,6 +139,26 @@ pub enum Behind {
     /// Nothing of its key waits any more: it may be handled.
     Free,
 }
+
+impl ParkedRow {
+    /// The last entry of the history; null for a message that only waits behind another.
+    fn last_failure(&self) -> serde_json::Value {
+        let history: Result<Vec<serde_json::Value>, _> = serde_json::from_str(&self.history);
+        history.ok().and_then(|mut entries| entries.pop()).unwrap_or_default()
+    }
+
+    /// What the last attempt said; `None` for a message that only waits behind another.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.last_failure().get("error")?.as_str().map(str::to_owned)
+    }
+}
+
+/// The reason of a message that an operator gave up.
+pub const SKIPPED: &str = "skipped";
+
+/// How long an operator's own transaction may take.
+const SEIZED: Duration = Duration::from_secs(60);
 
 const PARK: &str = "park a message";
 const LOOK: &str = "look for parked messages";
@@ -334,6 +386,106 @@ pub async fn stats<DB: Backend>(
 ) -> Result<(u64, Option<WallTime>), StoreError> {
     let mut conn = store.read_connection(LOOK).await?;
     DB::parked_stats(&mut conn, consumer).await.map_err(StoreError::during(LOOK))
+}
+
+/// Consumers of which messages wait, by name.
+///
+/// # Errors
+/// What the database said.
+pub async fn consumers<DB: Backend>(store: &Store<DB>) -> Result<Vec<String>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    DB::parked_consumers(&mut conn).await.map_err(StoreError::during(LOOK))
+}
+
+/// What goes next: the first waiting message of each key, and every one without a key, after row
+/// `after` (0 for the first ones), at most `max`.
+///
+/// # Errors
+/// What the database said.
+pub async fn first<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    after: i64,
+    max: u32,
+) -> Result<Vec<First>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    let rows = DB::list_first_parked(&mut conn, consumer, after, max).await;
+    let rows = rows.map_err(StoreError::during(LOOK))?.into_iter();
+    Ok(rows.map(|(row, behind)| First { row, behind }).collect())
+}
+
+/// The waiting message with this id, and the first one of this key; whichever are given.
+///
+/// # Errors
+/// What the database said.
+pub async fn find<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: Option<&str>,
+    key: Option<&str>,
+) -> Result<Option<ParkedRow>, StoreError> {
+    let mut conn = store.read_connection(LOOK).await?;
+    let found = DB::find_parked(&mut conn, consumer, message_id, key).await;
+    found.map_err(StoreError::during(LOOK))
+}
+
+/// Gives a waiting message up, so that those behind it go on: it becomes a failed message of reason
+/// `skipped`, with who did it and why in its history, in one transaction. A message in hand stays;
+/// whether it is done is being found out.
+///
+/// # Errors
+/// What the database said; nothing is changed then.
+pub async fn skip<DB: Backend>(
+    store: &Store<DB>,
+    consumer: &str,
+    message_id: &str,
+    skip: Skip<'_>,
+    now: impl Now,
+) -> Result<Skipped, StoreError> {
+    const SKIP: &str = "skip a parked message";
+    let said = || StoreError::during(SKIP);
+    let Some(found) = find(store, consumer, Some(message_id), None).await? else {
+        return Ok(Skipped::Gone);
+    };
+    let mut tx = store.begin().await?;
+    lock::<DB>(&mut tx, consumer, &found.message.key, SKIP).await?;
+    let now = now.now();
+    let until = now.plus(SEIZED);
+    let seized = DB::seize_parked(&mut tx, found.row, skip.actor, until, now).await;
+    let Some(epoch) = seized.map_err(said())? else {
+        let again = DB::find_parked(&mut tx, consumer, Some(message_id), None).await;
+        return Ok(match again.map_err(said())? {
+            None => Skipped::Gone,
+            Some(row) if row.first => Skipped::InHand,
+            Some(_) => Skipped::NotFirst,
+        });
+    };
+    let last = found.last_failure();
+    let text = |name: &str| last.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let failure = failed::Failure {
+        consumer,
+        message: &found.message,
+        reason: SKIPPED,
+        error: text("error"),
+        first_failure: None,
+        last_failure: Some(now),
+        attempts: found.attempts,
+        host: text("host"),
+        version: text("version"),
+    };
+    failed::record(&mut tx, &failure, now).await?;
+    let sift = Sift { ids: vec![message_id.to_owned()], ..Sift::default() };
+    let query = failed::Query { consumer: Some(consumer.to_owned()), sift, ..Default::default() };
+    let rows = DB::list_failed(&mut tx, &query).await.map_err(said())?;
+    let rows: Vec<i64> = rows.into_iter().map(|row| row.row).collect();
+    let status = Status::Failed;
+    let target = failed::Target { rows: &rows, status, owner: None, acted_since: None };
+    let Skip { actor, reason } = skip;
+    let acted = failed::Acted { what: SKIPPED, to: status, actor, reason, edited_to: None };
+    DB::act_on_failed(&mut tx, &target, &acted, now).await.map_err(said())?;
+    DB::remove_parked(&mut tx, found.row, epoch).await.map_err(said())?;
+    store.commit(tx).await?;
+    Ok(Skipped::Moved)
 }
 
 async fn lock<DB: Backend>(

@@ -210,7 +210,7 @@ async fn only_consumer<DB: mamparo_store::Backend>(
 }
 
 /// The consumer of a queue: its name without the version, `orders.saga` for `orders.saga.v2`.
-fn consumer_of(queue: &str) -> &str {
+pub(crate) fn consumer_of(queue: &str) -> &str {
     let base = queue.rsplit_once(".v").filter(|(_, version)| {
         !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
     });

@@ -6,7 +6,7 @@ pub(crate) mod failed_rows;
 mod inbox;
 mod keys;
 mod outbox;
-mod parked;
+pub(crate) mod parked;
 mod queues;
 mod shards;
 

@@ -126,9 +126,61 @@ pub trait ParkedRows: sqlx::Database + sealed::Sealed {
         max: u32,
     ) -> impl Future<Output = Result<Vec<ParkedRow>>> + Send;
 
+    /// First rows of their keys after row `after`, each with the number of those behind it.
+    fn list_first_parked(
+        conn: &mut Self::Connection,
+        consumer: &str,
+        after: i64,
+        max: u32,
+    ) -> impl Future<Output = Result<Vec<(ParkedRow, u64)>>> + Send;
+
+    /// The row of a message, or the first one of a key.
+    fn find_parked(
+        conn: &mut Self::Connection,
+        consumer: &str,
+        message_id: Option<&str>,
+        key: Option<&str>,
+    ) -> impl Future<Output = Result<Option<ParkedRow>>> + Send;
+
+    /// Leases a row, due or not, that is the first of its key and in nobody's hand; its epoch.
+    fn seize_parked(
+        conn: &mut Self::Connection,
+        row: i64,
+        owner: &str,
+        until: WallTime,
+        now: WallTime,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send;
+
+    /// Consumers of which messages wait.
+    fn parked_consumers(
+        conn: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send;
+
     /// How many rows wait, and since when the oldest does.
     fn parked_stats(
         conn: &mut Self::Connection,
         consumer: &str,
     ) -> impl Future<Output = Result<(u64, Option<WallTime>)>> + Send;
 }
+
+/// The first rows of their keys, with what waits behind them.
+pub(crate) const FIRST: &str = "SELECT p.seq, p.head, p.visible_at, p.owner, p.attempts, p.since,
+     CAST(p.history AS TEXT) AS history, p.id, p.kind, p.exchange, p.routing_key, p.key, p.headers,
+     p.body, (SELECT count(*) FROM mamparo_parked AS b
+         WHERE b.consumer = p.consumer AND b.key = p.key AND b.key <> '' AND b.seq > p.seq) AS behind
+     FROM mamparo_parked AS p WHERE p.consumer = $1 AND p.head AND p.seq > $2
+     ORDER BY p.seq LIMIT $3";
+
+/// A message's row, or the first one of a key.
+pub(crate) const FIND: &str = "SELECT seq, head, visible_at, owner, attempts, since,
+     CAST(history AS TEXT) AS history, id, kind, exchange, routing_key, key, headers, body
+     FROM mamparo_parked WHERE consumer = $1 AND (CAST($2 AS TEXT) IS NULL OR id = $2)
+     AND (CAST($3 AS TEXT) IS NULL OR (key = $3 AND head)) ORDER BY seq LIMIT 1";
+
+/// An operator's lease.
+pub(crate) const SEIZE: &str = "UPDATE mamparo_parked
+     SET owner = $1, visible_at = $2, epoch = epoch + 1
+     WHERE seq = $3 AND head AND (owner IS NULL OR visible_at <= $4) RETURNING epoch";
+
+/// Whose messages wait.
+pub(crate) const CONSUMERS: &str = "SELECT DISTINCT consumer FROM mamparo_parked ORDER BY consumer";

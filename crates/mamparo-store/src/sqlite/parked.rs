@@ -6,6 +6,7 @@ use sqlx::{Result, Row, Sqlite, SqliteConnection};
 
 use super::queue::message_of;
 use crate::backend::ParkedRows;
+use crate::backend::parked::{CONSUMERS, FIND, FIRST, SEIZE};
 use crate::columns::{count_of, headers_to_json, time_of};
 use crate::parked::{Claimed, Entry, Failure, ParkedRow, Wait};
 use crate::queue::QueueMessage;
@@ -300,6 +301,42 @@ impl ParkedRows for Sqlite {
         .fetch_all(conn)
         .await?;
         rows.iter().map(shown).collect()
+    }
+
+    async fn list_first_parked(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        after: i64,
+        max: u32,
+    ) -> Result<Vec<(ParkedRow, u64)>> {
+        let rows = sqlx::query(FIRST).bind(consumer).bind(after).bind(i64::from(max));
+        let rows = rows.fetch_all(conn).await?;
+        rows.iter().map(|row| Ok((shown(row)?, count_of(row, "behind")?))).collect()
+    }
+
+    async fn find_parked(
+        conn: &mut SqliteConnection,
+        consumer: &str,
+        message_id: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Option<ParkedRow>> {
+        let row = sqlx::query(FIND).bind(consumer).bind(message_id).bind(key);
+        row.fetch_optional(conn).await?.as_ref().map(shown).transpose()
+    }
+
+    async fn seize_parked(
+        conn: &mut SqliteConnection,
+        row: i64,
+        owner: &str,
+        until: WallTime,
+        now: WallTime,
+    ) -> Result<Option<i64>> {
+        let seized = sqlx::query_scalar(SEIZE).bind(owner).bind(until.unix_millis()).bind(row);
+        seized.bind(now.unix_millis()).fetch_optional(conn).await
+    }
+
+    async fn parked_consumers(conn: &mut SqliteConnection) -> Result<Vec<String>> {
+        sqlx::query_scalar(CONSUMERS).fetch_all(conn).await
     }
 
     async fn parked_stats(
