@@ -19,7 +19,7 @@ use mamparo_call::clock;
 use mamparo_core::backoff::Backoff;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::order::KeyOrder;
-use mamparo_core::message::patience;
+use mamparo_core::message::patience::{self, Patience};
 use mamparo_core::message::topology::{QueuePolicy, WaitingRoom};
 use mamparo_core::time::WallTime;
 use mamparo_store::{Backend, Sqlite, Store};
@@ -92,6 +92,10 @@ pub struct ConsumerHealth {
     pub in_hand: u32,
     /// When it last took a message.
     pub last_delivery: Option<WallTime>,
+    /// When a message was last brought to an end: done, retried, dead or given back.
+    pub last_settlement: Option<WallTime>,
+    /// What `handler_timeout` means to its broker, which takes back what is not settled in time.
+    pub patience: Patience,
     /// The last error that cut it off from its broker or store; `None` once it is back.
     pub error: Option<String>,
     /// While it is paused or probing: what is missing, as the handler or the database said it last.
@@ -164,6 +168,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
             phase: Phase::Flowing,
             in_hand: 0,
             last_delivery: None,
+            last_settlement: None,
+            patience: Patience::Enough,
             error: None,
             missing: None,
         });

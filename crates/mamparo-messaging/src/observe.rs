@@ -16,7 +16,7 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 29] = [
+pub const METRICS: [(&str, &[&str], &str); 31] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -37,6 +37,16 @@ pub const METRICS: [(&str, &[&str], &str); 29] = [
     ("mamparo_consumer_subscribed", &["queue"], "1 while the consumer is subscribed"),
     ("mamparo_consumer_reconnects_total", &["queue"], "times that the broker or store was lost"),
     ("mamparo_consumer_room", &["queue", "room"], "1 for the waiting room that is used"),
+    (
+        "mamparo_consumer_last_delivery_seconds",
+        &["queue"],
+        "since the consumer last took a message; not there before the first",
+    ),
+    (
+        "mamparo_consumer_last_settlement_seconds",
+        &["queue"],
+        "since a message last came to an end; not there before the first",
+    ),
     ("mamparo_parked_messages", &["queue"], "messages that wait in the service's database"),
     ("mamparo_parked_oldest_seconds", &["queue"], "age of the oldest of them"),
     ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
@@ -141,6 +151,19 @@ pub(crate) fn subscribed(queue: &str, yes: bool) {
     let gauge = metrics::gauge!("mamparo_consumer_subscribed", "queue" => queue.to_owned());
     gauge.set(f64::from(u8::from(yes)));
     tracing::info!(queue, subscribed = yes, "consumer");
+}
+
+/// How long ago the consumer took a message, and brought one to an end. A consumer that takes and
+/// brings nothing to an end hangs; one that does neither, with a deep queue, is dead.
+pub(crate) fn ages(queue: &str, taken: Option<Duration>, settled: Option<Duration>) {
+    if let Some(age) = taken {
+        metrics::gauge!("mamparo_consumer_last_delivery_seconds", "queue" => queue.to_owned())
+            .set(age.as_secs_f64());
+    }
+    if let Some(age) = settled {
+        metrics::gauge!("mamparo_consumer_last_settlement_seconds", "queue" => queue.to_owned())
+            .set(age.as_secs_f64());
+    }
 }
 
 /// Where a consumer's messages wait for another attempt.

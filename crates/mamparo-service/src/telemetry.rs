@@ -97,6 +97,8 @@ pub static METRICS: &[Metric] = &[
     gauge("mamparo_consumer_phase", "0 flowing, 1 probing, 2 paused"),
     gauge("mamparo_consumer_subscribed", "1 when the consumer is subscribed"),
     counter("mamparo_consumer_reconnects_total", "Times that a consumer lost broker or store"),
+    gauge("mamparo_consumer_last_delivery_seconds", "Since a consumer last took a message"),
+    gauge("mamparo_consumer_last_settlement_seconds", "Since a message last came to an end"),
     gauge("mamparo_consumer_room", "1 for the waiting room that a consumer uses"),
     gauge("mamparo_parked_messages", "Messages that wait in the service's database"),
     gauge("mamparo_parked_oldest_seconds", "Age of the oldest of them"),

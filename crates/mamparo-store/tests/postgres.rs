@@ -244,3 +244,24 @@ async fn ids_are_the_same_whatever_a_backslash_means() {
     assert!(inbox::contains(&store, "c", "it's \\x").await.unwrap());
     assert!(inbox::begin(&store, "c", "it's \\x", "k", at(0)).await.unwrap().is_none());
 }
+
+/// 55000 is what the server says when it lets nobody into a database, and what many a statement says
+/// that was written wrongly. The first pauses a consumer, the second must not.
+#[tokio::test]
+async fn only_a_refused_connection_makes_55000_a_database_that_is_away() {
+    let database = Database::create();
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    store.apply("CREATE SEQUENCE numbers").await.unwrap();
+    let early = sqlx::query("SELECT currval('numbers')").execute(store.reader()).await.unwrap_err();
+    let code =
+        |error: &sqlx::Error| error.as_database_error().unwrap().code().unwrap().into_owned();
+    assert_eq!(code(&early), "55000");
+    assert_eq!(mamparo_store::class::class_of(&early), Class::Permanent);
+    let admin = sqlx::PgPool::connect(&mamparo_testkit::servers::postgres_url()).await.unwrap();
+    let closed = format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", database.name());
+    sqlx::raw_sql(sqlx::AssertSqlSafe(closed)).execute(&admin).await.unwrap();
+    let refused = PostgresStore::open(&database.url()).await.unwrap_err();
+    let StoreError::Open { source, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(code(source), "55000");
+    assert_eq!(refused.class(), Class::Reconnect);
+}

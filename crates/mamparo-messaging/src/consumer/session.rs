@@ -188,6 +188,12 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
             },
             None => queues.extend(policy.waits().into_iter().map(|wait| wait.queue)),
         }
+        let (taken, settled) = {
+            let health = self.health.borrow();
+            (health.last_delivery, health.last_settlement)
+        };
+        let age = |at: WallTime| clock::wall().since(at);
+        observe::ages(&policy.queue, taken.map(age), settled.map(age));
         for queue in queues {
             observe::depth(&queue, self.work.broker.depth(&queue).await?);
         }
@@ -421,7 +427,12 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.running.remove(&hand.tag);
         let end = end?;
         count(summary, &end);
-        let now = clock::now();
+        let (now, wall) = (clock::now(), clock::wall());
+        self.health.send_if_modified(|health| {
+            health.last_settlement = Some(wall);
+            // Of no use to somebody who waits for a change.
+            false
+        });
         if let Some(due) = end.due_in {
             self.look = self.look.min(now.plus(due));
         }

@@ -135,7 +135,9 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         health: &watch::Sender<ConsumerHealth>,
     ) -> bool {
         let (queue, limit) = (&self.policy.queue, self.policy.handler_timeout);
-        match patience(&self.policy, &self.broker.capabilities(), timeout) {
+        let judged = patience(&self.policy, &self.broker.capabilities(), timeout);
+        health.send_modify(|health| health.patience = judged);
+        match judged {
             Patience::Enough => true,
             Patience::Crowded(last) => {
                 observe::crowded(queue, last, timeout);

@@ -76,7 +76,7 @@ pub(crate) trait Room: Send + Sync {
 #[derive(Debug)]
 pub(crate) enum AnyRoom<B, DB: Backend> {
     Tiers(Tiers<B>),
-    Parked(Parked<B, DB>),
+    Parked(Box<Parked<B, DB>>),
 }
 
 impl<B: Broker, DB: Backend> AnyRoom<B, DB> {
@@ -95,7 +95,7 @@ impl<B: Broker, DB: Backend> AnyRoom<B, DB> {
         let tiers = || Tiers::new(broker.clone(), policy);
         let room = match (choice.room, store) {
             (WaitingRoom::Parked, Some(store)) => {
-                Self::Parked(Parked::new(tiers(), store.clone(), policy))
+                Self::Parked(Box::new(Parked::new(tiers(), store.clone(), policy)))
             }
             (WaitingRoom::Tiers | WaitingRoom::Parked | WaitingRoom::Broker, _) => {
                 Self::Tiers(tiers())
@@ -106,7 +106,7 @@ impl<B: Broker, DB: Backend> AnyRoom<B, DB> {
 
     pub(crate) const fn parked(&self) -> Option<&Parked<B, DB>> {
         match self {
-            Self::Parked(parked) => Some(parked),
+            Self::Parked(parked) => Some(&**parked),
             Self::Tiers(_) => None,
         }
     }

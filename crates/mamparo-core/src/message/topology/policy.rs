@@ -9,6 +9,7 @@ use super::{
 };
 use crate::limits::ATTEMPTS_MAX;
 use crate::message::capabilities::Capabilities;
+use crate::message::waiting::SPREAD_PERCENT;
 
 /// Where a message waits between two attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -350,7 +351,8 @@ impl QueuePolicy {
 
     /// The longest that a message can spend with this consumer before it is done or dead, its time
     /// in the queue apart: every attempt up to its limit, every wait between two attempts. With tiers,
-    /// the n-th wait is the n-th tier, and the last one from then on.
+    /// the n-th wait is the n-th tier, and the last one from then on. Waits that are spread count with
+    /// their spread: 20 % more where there are several tiers, and in the parked room.
     #[must_use]
     pub fn worst_case(&self) -> Duration {
         let pauses = usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -360,6 +362,9 @@ impl QueuePolicy {
             delays.iter().take(pauses).fold(Duration::ZERO, |sum, d| sum.saturating_add(*d));
         let rest = u32::try_from(pauses.saturating_sub(delays.len())).unwrap_or(u32::MAX);
         let waits = tiers.saturating_add(last.saturating_mul(rest));
+        let spread = delays.len() > 1 || self.waiting_room == WaitingRoom::Parked;
+        let more = if spread { waits / 100 * SPREAD_PERCENT } else { Duration::ZERO };
+        let waits = waits.saturating_add(more);
         self.handler_timeout.saturating_mul(self.attempts).saturating_add(waits)
     }
 }
