@@ -319,9 +319,13 @@ impl<DB: Backend> Store<DB> {
     /// After [`Class::ReadOnly`] and [`Class::Reprepare`] every pooled connection is closed when its
     /// turn comes: one of them has shown that it is of no more use, and the others were opened like it.
     pub fn doubt(&self, class: Class) {
-        if !matches!(class, Class::ReadOnly | Class::Reprepare) {
-            return;
+        if matches!(class, Class::ReadOnly | Class::Reprepare) {
+            self.suspect_connections();
         }
+    }
+
+    /// Has every pooled connection closed when its turn comes.
+    pub(crate) fn suspect_connections(&self) {
         for lane in [&self.pools.requests, &self.pools.background, &self.pools.relay] {
             lane.suspects.store(lane.writer.size(), Ordering::Relaxed);
         }
