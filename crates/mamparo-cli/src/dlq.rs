@@ -12,7 +12,6 @@ use act::Deed;
 use open::{Opened, Trouble};
 
 pub(crate) use args::Verb;
-pub(crate) use open::consumer_of;
 
 pub(crate) async fn run(verb: Verb) -> Exit {
     let done = match verb {

@@ -3,12 +3,12 @@
 
 use clap::{Args, Subcommand};
 use mamparo_call::clock;
+use mamparo_core::message::topology::consumer_of;
 use mamparo_store::parked::{self, First, ParkedRow, Skip, Skipped};
 use mamparo_store::{Backend, PostgresStore, SqliteStore, Store, StoreAddress, StoreError};
 use serde::Serialize;
 
 use crate::actor::actor;
-use crate::dlq::consumer_of;
 use crate::output::{Exit, allowed, data, failure, json, say, table};
 
 /// What `mamparo parked` does.

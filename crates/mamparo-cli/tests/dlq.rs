@@ -168,6 +168,24 @@ async fn a_change_needs_yes_when_nobody_can_be_asked() {
 }
 
 #[tokio::test]
+async fn json_is_spoken_also_when_nothing_is_done() {
+    let broker = Broker::new().await;
+    let read = |ran: &Ran| serde_json::from_str::<serde_json::Value>(&ran.out).unwrap();
+    let dry = broker.dlq("replay", &["--json", "--dry-run", "--filter-event", "order.created"]);
+    let expected = serde_json::json!({
+        "queue": "orders.saga", "verb": "replay", "chosen": ["m-1", "m-3"],
+        "done": [], "left": [], "back": [], "untouched": 2, "end": "dry-run",
+    });
+    assert_eq!((dry.code, read(&dry)), (0, expected));
+    let none = broker.dlq("replay", &["--json", "--yes", "--id", "m-9"]);
+    let expected = serde_json::json!({
+        "queue": "orders.saga", "verb": "replay",
+        "done": [], "left": ["m-9"], "back": [], "untouched": 0, "end": "finished",
+    });
+    assert_eq!((none.code, read(&none)), (1, expected));
+}
+
+#[tokio::test]
 async fn replay_moves_what_was_chosen_and_says_what_it_left() {
     let broker = Broker::new().await;
     let ran = broker.dlq("replay", &["--yes", "--filter-event", "order.created", "--max", "1"]);

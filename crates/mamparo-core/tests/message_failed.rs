@@ -6,6 +6,7 @@ use std::time::Duration;
 use mamparo_core::message::failed::{CLASS_BYTES_MAX, Group, class, facts};
 use mamparo_core::message::headers::Headers;
 use mamparo_core::message::selection::{Batch, End, Pace, Sample, Sent, Sift, Step, Tally};
+use mamparo_core::message::topology::consumer_of;
 use mamparo_core::time::{Moment, WallTime};
 use proptest::prelude::*;
 
@@ -287,5 +288,22 @@ proptest! {
         prop_assert_eq!(&firsts[..touched.len()], &touched[..]);
         if end == End::Finished { prop_assert_eq!(firsts.len(), touched.len()); }
         if let Some(stop) = stop { prop_assert!(batch.tally().refused + batch.tally().back <= stop); }
+    }
+}
+
+#[test]
+fn the_versions_of_a_queue_are_one_consumer_and_its_attempts_are_theirs() {
+    for (queue, consumer) in [
+        ("orders.saga", "orders.saga"),
+        ("orders.saga.v2", "orders.saga"),
+        ("orders.v2.saga", "orders.v2.saga"),
+        ("orders.vip", "orders.vip"),
+        ("orders.v", "orders.v"),
+    ] {
+        assert_eq!(consumer_of(queue), consumer);
+        let all = [("x-attempts", "5"), ("x-attempts-queue", consumer)];
+        let all: Headers = all.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(facts(&all, queue).attempts, 5, "{queue}");
+        assert_eq!(facts(&all, "mail").attempts, 0, "none of theirs");
     }
 }

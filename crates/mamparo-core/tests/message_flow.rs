@@ -149,6 +149,19 @@ fn lesson_k14_a_lost_connection_keeps_what_was_in_hand_before_what_is_elsewhere(
 }
 
 #[test]
+fn lesson_k14_what_fails_again_stays_before_those_that_are_still_away() {
+    let now = Moment::from_millis(1_000);
+    let mut order = KeyOrder::default();
+    order.ask(now, "o-1", "created", 1);
+    order.ask(now, "o-1", "paid", 2);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::ZERO));
+    assert_eq!(order.ask(now, "o-1", "created", 3), Arrival::Start);
+    order.tell(now, "o-1", "created", Fate::Returns(Duration::ZERO));
+    assert!(matches!(order.ask(now, "o-1", "paid", 4), Arrival::GiveBack(_)));
+    assert_eq!(order.ask(now, "o-1", "created", 5), Arrival::Start);
+}
+
+#[test]
 fn followers_that_never_come_back_here_hold_their_key_for_one_grace_together() {
     let now = Moment::from_millis(1_000);
     let mut order = KeyOrder::default();

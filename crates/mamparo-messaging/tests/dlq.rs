@@ -4,14 +4,15 @@
 mod common;
 
 use common::{QUEUE, Script, Shop, Step, done, order, policy, shop, until};
+use mamparo_call::clock;
 use mamparo_core::message::headers;
 use mamparo_core::message::lineage;
 use mamparo_core::message::selection::{End, Sift};
 use mamparo_messaging::broker::Filter;
-use mamparo_messaging::dlq::{self, Choice, Outcome, Pace, Selected, Task, Verb};
+use mamparo_messaging::dlq::{self, Choice, Outcome, Pace, Selected, Task, Verb, Witness};
 use mamparo_messaging::embedded::EmbeddedLetters;
 use mamparo_messaging::{Answer, Broker as _, Confirm, Message, MessagingError};
-use mamparo_store::queue;
+use mamparo_store::{inbox, queue};
 use tokio_util::sync::CancellationToken;
 
 /// `count` dead letters of each kind, in turns, as a consumer leaves them.
@@ -329,4 +330,23 @@ async fn an_unknown_queue_is_named_with_those_that_exist() {
     dead(&shop, &["order.created"], 1).await;
     let error = dlq::select(&shop.broker, "order.saga", &Choice::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "find queue \"order.saga\": the broker has orders.saga");
+}
+
+#[tokio::test]
+async fn the_inbox_of_a_consumer_knows_what_went_to_any_version_of_its_queue() {
+    let shop = shop().await;
+    for consumer in ["orders.saga", "mail.v2"] {
+        let mut tx = shop.store.begin().await.unwrap();
+        inbox::insert(&mut tx, consumer, "m-1", "order.created", clock::wall()).await.unwrap();
+        shop.store.commit(tx).await.unwrap();
+    }
+    for (queue, known) in [
+        ("orders.saga", true),
+        ("orders.saga.v2", true),
+        ("mail.v2", true),
+        ("mail", false),
+        ("mail.v3", false),
+    ] {
+        assert_eq!(Witness::handled(&shop.store, queue, "m-1").await.unwrap(), known, "{queue}");
+    }
 }

@@ -41,11 +41,14 @@ impl Deed {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'o> {
     queue: &'o str,
     verb: &'static str,
+    /// Ids of a dry run: what would be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chosen: Option<Vec<&'o str>>,
     done: &'o [String],
     left: Vec<&'o str>,
     back: &'o [String],
@@ -77,7 +80,7 @@ pub(super) async fn run(
         Deed::Replay | Deed::Discard | Deed::Edit { .. } => open::dead(which).await?,
     };
     let absent = missing(which, &opened);
-    if let Some(exit) = refused(&deed, &opened, consent) {
+    if let Some(exit) = refused(&deed, &opened, consent, which, &absent) {
         opened.close().await?;
         let clean = exit == Exit::Clean && absent.is_empty();
         return Ok(if clean || exit != Exit::Clean { exit } else { Exit::Findings });
@@ -143,17 +146,31 @@ async fn carry_out(
 }
 
 /// Asks before a change. `None` when it may be made, else how the command ends without it.
-fn refused(deed: &Deed, opened: &Opened, consent: &Consent) -> Option<Exit> {
+fn refused(
+    deed: &Deed,
+    opened: &Opened,
+    consent: &Consent,
+    which: &Which,
+    absent: &[String],
+) -> Option<Exit> {
     let (verb, asks, _) = deed.words();
     let (count, queue, total) = (opened.messages().len(), opened.queue(), opened.total());
     let noun = if matches!(deed, Deed::Undo) { "discarded messages" } else { opened.noun() };
+    let left: Vec<&str> = absent.iter().map(String::as_str).collect();
+    let mut told = Report { queue, verb, left, end: "finished", ..Report::default() };
     if count == 0 {
+        let exit = if which.json { json(&told) } else { Exit::Clean };
         say(&format!("nothing to {verb} in {queue}"));
-        return Some(Exit::Clean);
+        return Some(exit);
     }
     if consent.dry_run {
-        let ids = opened.messages().iter().map(|stored| safe(&stored.message.id) + "\n");
-        let written = data(&ids.collect::<String>());
+        let ids = opened.messages().iter().map(|stored| stored.message.id.as_str());
+        let written = if which.json {
+            (told.end, told.untouched, told.chosen) = ("dry-run", count, Some(ids.collect()));
+            json(&told) == Exit::Clean
+        } else {
+            data(&ids.map(|id| safe(id) + "\n").collect::<String>())
+        };
         say(&format!("would {verb} {count} of {total} {noun} of {queue}; nothing was changed"));
         return Some(if written { Exit::Clean } else { Exit::Findings });
     }
@@ -185,7 +202,8 @@ fn report(
             left.iter().map(|left| left.id.as_str()).chain(absent.iter().map(String::as_str));
         let (left, end) = (left.collect(), end_slug(outcome));
         let untouched = *untouched;
-        json(&Report { queue, verb, done, left, back, untouched, end }) == Exit::Clean
+        let chosen = None;
+        json(&Report { queue, verb, chosen, done, left, back, untouched, end }) == Exit::Clean
     } else {
         let lines: Vec<String> = done.iter().map(|id| format!("{}\n", safe(id))).collect();
         data(&lines.concat())

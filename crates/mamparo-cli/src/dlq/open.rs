@@ -2,7 +2,7 @@
 
 use mamparo_call::clock;
 use mamparo_core::message::selection::Sift;
-use mamparo_core::message::topology::DLQ_SUFFIX;
+use mamparo_core::message::topology::{DLQ_SUFFIX, consumer_of};
 use mamparo_messaging::any::AnyLetters;
 use mamparo_messaging::broker::Stored;
 use mamparo_messaging::dlq::{self, Choice, Outcome, Progress, Selected, Task, Witness};
@@ -209,14 +209,6 @@ async fn only_consumer<DB: mamparo_store::Backend>(
     }
 }
 
-/// The consumer of a queue: its name without the version, `orders.saga` for `orders.saga.v2`.
-pub(crate) fn consumer_of(queue: &str) -> &str {
-    let base = queue.rsplit_once(".v").filter(|(_, version)| {
-        !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
-    });
-    base.map_or(queue, |(base, _)| base)
-}
-
 /// All conditions of the arguments.
 fn sift(which: &Which) -> Sift {
     let now = clock::wall();
@@ -228,23 +220,5 @@ fn sift(which: &Which) -> Sift {
         since: which.newer_than.map(|age| now.minus(age)),
         error: which.error.clone(),
         group: which.group,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_versions_of_a_queue_are_one_consumer() {
-        for (queue, consumer) in [
-            ("orders.saga", "orders.saga"),
-            ("orders.saga.v2", "orders.saga"),
-            ("orders.v2.saga", "orders.v2.saga"),
-            ("orders.vip", "orders.vip"),
-            ("orders.v", "orders.v"),
-        ] {
-            assert_eq!(consumer_of(queue), consumer);
-        }
     }
 }

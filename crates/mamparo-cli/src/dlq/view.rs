@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use mamparo_core::message::failed::{Group, class};
 use mamparo_core::time::WallTime;
+use mamparo_messaging::address::BrokerAddress;
 use mamparo_messaging::broker::Stored;
+use mamparo_store::StoreAddress;
 use mamparo_store::failed::{Entry, preview};
 use serde::Serialize;
 
@@ -220,10 +222,11 @@ fn place(which: &Which, queue: &str) -> String {
     text
 }
 
-/// A hint must not put a password on the screen.
+/// A hint must not put a password on the screen, wherever in the address it stands.
 fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rfind('@')) {
-        (Some((scheme, _)), Some(at)) => format!("{scheme}://…{}", &url[at..]),
+    match (StoreAddress::parse(url), BrokerAddress::parse(url)) {
+        (Ok(address @ StoreAddress::Postgres(_)), _) => address.to_string(),
+        (_, Ok(address @ BrokerAddress::Amqp(_))) => address.to_string(),
         _ => url.to_owned(),
     }
 }
@@ -276,6 +279,24 @@ pub(super) fn json(value: &impl Serialize) -> Exit {
         Err(error) => {
             say(&format!("error: failed to write JSON: {error}"));
             Exit::Findings
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_has_no_password_wherever_in_the_address_it_stands() {
+        for (url, shown) in [
+            ("sqlite:a@b.db", "sqlite:a@b.db"),
+            ("amqp://u:s3cret@mq/%2f", "amqp://…@mq/%2f"),
+            ("amqp://mq/%2f", "amqp://mq/%2f"),
+            ("postgres://u:s3cret@db/shop", "postgres://…@db/shop"),
+            ("postgres://db/shop?user=u&password=s3cret", "postgres://db/shop?…"),
+        ] {
+            assert_eq!(without_password(url), shown);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::headers::{self, Headers};
+use super::topology::consumer_of;
 use crate::time::WallTime;
 
 /// Most bytes of a class. What tells errors apart stands at their beginning.
@@ -149,12 +150,14 @@ pub struct Facts<'h> {
 pub fn facts<'h>(headers: &'h Headers, queue: &str) -> Facts<'h> {
     let text = |name| headers::get(headers, name).unwrap_or("");
     let time = |name| headers::get(headers, name).and_then(|text| text.trim().parse().ok());
+    // All versions of a queue are one consumer, and attempts are counted under its name.
+    let made = |name| headers::attempts(headers, name).made;
     Facts {
         reason: headers::get(headers, headers::DEAD_REASON)
             .or_else(|| broker_reason(headers, queue))
             .unwrap_or("unknown"),
         error: text(headers::LAST_ERROR),
-        attempts: headers::attempts(headers, queue).made,
+        attempts: made(queue).max(made(consumer_of(queue))),
         first: time(headers::FIRST_FAILURE),
         last: time(headers::LAST_FAILURE),
         host: text(headers::FAILURE_HOST),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::message::lineage::edited_id;
 use mamparo_core::message::selection::{Batch, End, Sent, Step, Tally};
+use mamparo_core::message::topology::consumer_of;
 use mamparo_core::time::Moment;
 use mamparo_store::{Backend, Store, inbox};
 use tokio_util::sync::CancellationToken;
@@ -45,8 +46,17 @@ pub trait Witness: Send + Sync {
 impl<DB: Backend> Witness for Store<DB> {
     fn handled<'a>(&'a self, queue: &'a str, id: &'a str) -> Answer<'a> {
         Box::pin(async move {
-            let found = inbox::contains(self, queue, id).await;
-            found.map_err(MessagingError::store("look into the inbox"))
+            // The inbox is the consumer's, whichever version of its queue the message went to. A name that
+            // only looks like a version is the consumer's own.
+            let mut names = vec![queue, consumer_of(queue)];
+            names.dedup();
+            for name in names {
+                let found = inbox::contains(self, name, id).await;
+                if found.map_err(MessagingError::store("look into the inbox"))? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         })
     }
 }

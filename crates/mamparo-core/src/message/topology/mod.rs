@@ -71,6 +71,15 @@ pub fn dlq(queue: &str) -> String {
     format!("{queue}{DLQ_SUFFIX}")
 }
 
+/// The consumer of a queue: its name without the version, `orders.saga` for `orders.saga.v2`.
+#[must_use]
+pub fn consumer_of(queue: &str) -> &str {
+    let base = queue.rsplit_once(".v").filter(|(_, version)| {
+        !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    base.map_or(queue, |(base, _)| base)
+}
+
 /// The queue that keeps what people took out of the dead letters of `queue`.
 #[must_use]
 pub fn archive(queue: &str) -> String {
