@@ -63,7 +63,8 @@ async fn by_hand(bed: Arc<Bed>, kind: Kind, prefetch: u16, acks: Acks) -> Result
     rabbit::declare(&channel, &queue, kind).await?;
     rabbit::fill(&channel, &queue, count).await?;
     let own = rabbit::connect(&bed.amqp).await?;
-    let deliveries = rabbit::consume(&own.create_channel().await?, &queue, prefetch).await?;
+    let taking = own.create_channel().await?;
+    let deliveries = rabbit::consume(&taking, &queue, prefetch).await?;
     let took = match acks {
         Acks::Together => together(deliveries, count, prefetch).await?,
         Acks::Multiple => multiple(deliveries, count, prefetch).await?,

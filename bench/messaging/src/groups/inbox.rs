@@ -93,7 +93,8 @@ async fn by_hand(bed: Arc<Bed>, kind: Kind, driver: Driver) -> Result<Vec<Figure
     rabbit::declare(&channel, &queue, kind).await?;
     rabbit::fill(&channel, &queue, count).await?;
     let own = rabbit::connect(&bed.amqp).await?;
-    let deliveries = rabbit::consume(&own.create_channel().await?, &queue, PREFETCH).await?;
+    let taking = own.create_channel().await?;
+    let deliveries = rabbit::consume(&taking, &queue, PREFETCH).await?;
     let took = match driver {
         Driver::Pipelined => {
             let workers = try_join_all((0..WORKERS).map(|_| Pipelined::new(&database))).await?;

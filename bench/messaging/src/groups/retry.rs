@@ -53,7 +53,8 @@ async fn by_hand(bed: Arc<Bed>, kind: Kind, prefetch: u16) -> Result<Vec<Figure>
     rabbit::declare_waiting(&channel, &waiting, &queue).await?;
     rabbit::fill(&channel, &queue, count).await?;
     let own = rabbit::connect(&bed.amqp).await?;
-    let mut deliveries = rabbit::consume(&own.create_channel().await?, &queue, prefetch).await?;
+    let taking = own.create_channel().await?;
+    let mut deliveries = rabbit::consume(&taking, &queue, prefetch).await?;
     let mut first = None;
     let mut flights = FuturesUnordered::new();
     let mut taken = 0;

@@ -71,7 +71,8 @@ async fn ours(bed: Arc<Bed>, rate: u32, writer: Writer) -> Result<Vec<Figure>> {
     };
     let own = rabbit::connect(&bed.amqp).await?;
     let base = clock::now();
-    let received = receive(&own.create_channel().await?, &relaying.queue, base, count).await?;
+    let taking = own.create_channel().await?;
+    let received = receive(&taking, &relaying.queue, base, count).await?;
     for n in 0..count {
         pace(base, rate, n).await;
         let event = relaying::event(&n.to_string(), stamp(base));
@@ -148,7 +149,8 @@ async fn by_hand(bed: Arc<Bed>, rate: u32) -> Result<Vec<Figure>> {
     relay::topology(&channel, &name, Kind::Quorum).await?;
     let own = rabbit::connect(&bed.amqp).await?;
     let base = clock::now();
-    let received = receive(&own.create_channel().await?, &name, base, count).await?;
+    let taking = own.create_channel().await?;
+    let received = receive(&taking, &name, base, count).await?;
     let wake = Arc::new(Notify::new());
     let _listening = listen(&database, Arc::clone(&wake)).await?;
     let relay = Relay::new(&database, channel.clone(), &name).await?;

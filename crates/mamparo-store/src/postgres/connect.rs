@@ -17,8 +17,9 @@ use crate::{StoreError, StoreOptions};
 /// Asking at each acquire would cost every transaction a round trip.
 const ASK_AFTER_IDLE: Duration = Duration::from_secs(1);
 
-/// The same for relays' connections.
-const RELAY_ASK_AFTER_IDLE: Duration = Duration::from_secs(60);
+/// The same for relays and background work, whose idle questions come seldom enough for each of them to
+/// be preceded by another one. What fails there is asked again in any case.
+const BACKGROUND_ASK_AFTER_IDLE: Duration = Duration::from_secs(60);
 
 /// A relay reads, reports, announces and keeps house; at most so many at a time.
 const RELAY_CONNECTIONS: u32 = 4;
@@ -52,18 +53,19 @@ pub(super) async fn open(
     }
     let migrated = migrate(&mut conn, url).await?;
     conn.close().await.map_err(failed)?;
-    let lane = |pool: fn(PgPoolOptions, Duration) -> PgPoolOptions, connections, session| {
+    let lane = |pool: fn(PgPoolOptions, Duration) -> PgPoolOptions, connections, session, ask| {
         let suspects = Arc::<AtomicU32>::default();
-        let places = places(connections, Arc::clone(&suspects), session, options);
+        let places = places(connections, Arc::clone(&suspects), (session, ask), options);
         let pool = pool(places, options.acquire_timeout).connect_lazy_with(target.clone());
         Lane { writer: pool.clone(), reader: pool, suspects }
     };
     let limits = session(options);
     let plain = |places, _| places;
+    let seldom = BACKGROUND_ASK_AFTER_IDLE;
     Ok(Pools {
-        requests: lane(plain, options.connections, limits.clone()),
-        background: lane(plain, options.background_connections, limits.clone()),
-        relay: lane(asked_on_return, RELAY_CONNECTIONS, format!("{limits}; {RELAY_PLANS}")),
+        requests: lane(plain, options.connections, limits.clone(), ASK_AFTER_IDLE),
+        background: lane(plain, options.background_connections, limits.clone(), seldom),
+        relay: lane(asked_on_return, RELAY_CONNECTIONS, format!("{limits}; {RELAY_PLANS}"), seldom),
         migrated,
     })
 }
@@ -93,13 +95,9 @@ async fn is_ours(conn: &mut PgConnection) -> sqlx::Result<bool> {
 fn places(
     connections: u32,
     suspects: Arc<AtomicU32>,
-    session: String,
+    (session, ask_after): (String, Duration),
     options: &StoreOptions,
 ) -> PgPoolOptions {
-    // A relay that idles asks seldom enough for each of its questions to be preceded by another one;
-    // one that fails is asked again in any case.
-    let relay = session.ends_with(RELAY_PLANS);
-    let ask_after = if relay { RELAY_ASK_AFTER_IDLE } else { ASK_AFTER_IDLE };
     PgPoolOptions::new()
         .max_connections(connections.max(1))
         .acquire_timeout(options.acquire_timeout)
