@@ -1,7 +1,7 @@
 //! What only PostgreSQL does: foreign databases and schemas, sessions and their limits, batches that
 //! leave locked rows alone.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test")]
 
 mod common;
 
