@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mamparo_core::message::capabilities::{Capabilities, Version};
 use mamparo_core::message::topology::{QueuePolicy, RETRY_DELAY_MAX, WaitingRoom};
-use mamparo_core::message::waiting::{SPREAD_PERCENT, Stay, choose, stay, tier_for};
+use mamparo_core::message::waiting::{Again, SPREAD_PERCENT, Stay, again, choose, stay, tier_for};
 use mamparo_core::rng::SeededRng;
 use proptest::prelude::*;
 
@@ -38,16 +38,67 @@ fn every_room_is_given_or_replaced_with_words() {
         (broker, rabbit(3, 13), true, tiers, Some("RabbitMQ 4.3")),
         (broker, rabbit(4, 1), true, tiers, Some("this broker is 4.1.0")),
         (broker, rabbit(4, 3), true, broker, None),
-        (broker, rabbit(4, 3), false, tiers, Some("no database")),
+        // The plan does not know of databases, but with one it says what the consumer does.
+        (broker, embedded, false, tiers, Some("embedded broker has no")),
+        (broker, rabbit(4, 1), false, tiers, Some("this broker is 4.1.0")),
     ];
     for (asked, caps, has_database, given, word) in rows {
-        let choice = choose(&policy(asked, &[]), &caps, has_database);
+        let policy = policy(asked, &[]);
+        let choice = choose(&policy, &caps, has_database).unwrap();
         assert_eq!(choice.room, given, "{asked:?} on {caps} {has_database}");
+        assert!(!has_database || policy.room_on(&caps) == given, "{asked:?} on {caps}");
         match (&choice.why, word) {
             (None, None) => {}
             (Some(why), Some(word)) => assert!(why.contains(word), "{why}"),
             (why, _) => panic!("{asked:?} on {caps}: {why:?}"),
         }
+    }
+}
+
+/// The queue would delay by itself, as planned, and nothing would count the attempts.
+#[test]
+fn the_brokers_own_room_is_not_begun_without_a_database() {
+    let asked = policy(WaitingRoom::Broker, &[]);
+    let caps = Capabilities::rabbitmq(Version::new(4, 3, 0));
+    let why = choose(&asked, &caps, false).unwrap_err();
+    assert!(why.contains("no database") && why.contains("waiting_room = \"tiers\""), "{why}");
+}
+
+#[test]
+fn at_the_broker_the_wait_grows_by_its_first_delay_up_to_the_last_without_spread() {
+    let broker = WaitingRoom::Broker;
+    let tiers = policy(broker, &[5, 30, 120]);
+    let mut rng = SeededRng::new(1);
+    let mut at = |attempt, asked| stay(&tiers, broker, attempt, asked, &mut rng).wait;
+    for (attempt, seconds) in [(0, 5), (1, 5), (2, 10), (6, 30), (24, 120), (25, 120), (99, 120)] {
+        assert_eq!(at(attempt, None), seconds * SECOND, "{attempt}");
+    }
+    assert_eq!(at(u32::MAX, None), 120 * SECOND);
+    assert_eq!(at(1, Some(90 * SECOND)), 90 * SECOND);
+    assert_eq!(at(3, Some(SECOND)), 15 * SECOND, "a wish can only lengthen it");
+    let one = policy(broker, &[]);
+    assert_eq!(stay(&one, broker, 7, None, &mut rng).wait, 30 * SECOND);
+}
+
+#[test]
+fn what_a_message_can_spend_covers_either_way_of_waiting() {
+    let at_most = |room, tiers: &[u64]| policy(room, tiers).worst_case() - 5 * 30 * SECOND;
+    // With 20 % more where tiers are several: it may be tiers.
+    assert_eq!(at_most(WaitingRoom::Tiers, &[5, 30, 120, 600]), 906 * SECOND);
+    assert_eq!(at_most(WaitingRoom::Broker, &[5, 30, 120, 600]), 906 * SECOND);
+    assert_eq!(at_most(WaitingRoom::Broker, &[10, 11, 12, 13, 40]), 100 * SECOND, "10 to 40");
+    assert_eq!(at_most(WaitingRoom::Broker, &[]), 120 * SECOND);
+}
+
+#[test]
+fn a_message_is_given_back_as_a_copy_before_the_broker_gives_it_up() {
+    for limit in [1_u32, 2, 3, 5, 20, 100, 10_000] {
+        let policy = QueuePolicy { delivery_limit: limit, ..policy(WaitingRoom::Broker, &[]) };
+        let rejected = (0..).take_while(|n| again(&policy, *n) == Again::Reject).count();
+        let rejected = u32::try_from(rejected).unwrap();
+        assert!(rejected >= 1 && rejected <= limit, "{limit}: {rejected}");
+        assert!(limit < 2 || rejected * 2 <= limit, "half is left for other deaths: {limit}");
+        assert_eq!(again(&policy, u32::MAX), Again::Copy);
     }
 }
 

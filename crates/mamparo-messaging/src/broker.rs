@@ -10,8 +10,10 @@ use mamparo_core::time::WallTime;
 use crate::letters::{Letters, Place};
 use crate::{Message, MessagingError};
 
-pub(crate) mod sealed {
-    /// Brokers are ours until a second family of them exists.
+#[doc(hidden)]
+pub mod sealed {
+    /// Brokers are ours until a second family of them exists. Public for one that must not be in the
+    /// library: the tests' model of releases that are not at hand (`tests/model`).
     pub trait Sealed {}
 }
 

@@ -204,7 +204,7 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Consumer<B, DB, H> {
         let (mut failures, mut wait) = (0_u32, Duration::ZERO);
         let mut order = KeyOrder::default();
         observe::room(queue, &work.choice);
-        if !work.is_patient(options.consumer_timeout, &health) {
+        if !work.may_begin(options.consumer_timeout, &health) {
             cancel.cancelled().await;
             health.send_modify(|health| health.stopped = true);
             return summary;

@@ -47,7 +47,11 @@ pub const METRICS: [(&str, &[&str], &str); 31] = [
         &["queue"],
         "since a message last came to an end; not there before the first",
     ),
-    ("mamparo_parked_messages", &["queue"], "messages that wait in the service's database"),
+    (
+        "mamparo_parked_messages",
+        &["queue"],
+        "messages that wait, by rows of the service's database",
+    ),
     ("mamparo_parked_oldest_seconds", &["queue"], "age of the oldest of them"),
     ("mamparo_publisher_connected", &[], "1 while the publisher has its channel to the broker"),
     ("mamparo_publisher_blocked", &[], "1 while the broker takes no publishes: memory or disk"),
@@ -250,7 +254,7 @@ pub(crate) fn aside(queue: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(queue, error = chain(error), "consumer");
 }
 
-/// How many messages wait in the database, and for how long the oldest does.
+/// How many messages wait, by the rows that the database has of them, and for how long the oldest does.
 pub(crate) fn parked(queue: &str, rows: u64, age: Duration) {
     metrics::gauge!("mamparo_parked_messages", "queue" => queue.to_owned()).set(rows as f64);
     metrics::gauge!("mamparo_parked_oldest_seconds", "queue" => queue.to_owned())

@@ -4,22 +4,25 @@
 mod amqp;
 mod common;
 mod ground;
+mod model;
 
 use std::time::Duration;
 
 use common::until;
-use ground::{Act, Db, Ground};
+use ground::{Act, Db, Ground, Keep, embedded, rabbitmq};
 use mamparo_call::clock;
+use mamparo_core::message::capabilities::Version;
 use mamparo_core::message::headers;
 use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::broker::Filter;
-use mamparo_messaging::{Answer, AnyBroker, Broker as _, QueuePolicy};
+use mamparo_messaging::{Answer, AnyBroker, Broker, QueuePolicy};
 use mamparo_store::failed::{self, Query};
 use mamparo_store::parked;
 use mamparo_testkit::servers::amqp_url;
+use model::ModelBroker;
 
-async fn lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more<DB: Db>(
-    ground: Ground<DB>,
+async fn lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
 ) {
     let script =
         Act::new(|_, n| if n < 4 { Answer::retry(format!("try {n}")) } else { Answer::Done });
@@ -53,8 +56,8 @@ async fn lesson_t02_k17_a_retry_is_the_same_message_with_one_attempt_more<DB: Db
     assert_eq!(running.stop().await.retried, 3);
 }
 
-async fn lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done<DB: Db>(
-    ground: Ground<DB>,
+async fn lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
 ) {
     let script = Act::new(|message, n| match message.kind.as_str() {
         "order.poison" => Answer::dead("a missing field"),
@@ -85,7 +88,9 @@ async fn lesson_k16_k08_k09_what_is_given_up_says_why_and_a_refusal_is_done<DB: 
     assert_eq!((summary.done, summary.retried, summary.dead), (1, 4, 3));
 }
 
-async fn lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits<DB: Db>(ground: Ground<DB>) {
+async fn lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
+) {
     let script = Act::new(|message, n| match (message.kind.as_str(), n) {
         ("order.created", 1 | 2) => Answer::retry("503"),
         _ => Answer::Done,
@@ -107,8 +112,8 @@ async fn lesson_k14_later_messages_of_a_key_do_not_pass_one_that_waits<DB: Db>(g
 
 /// PostgreSQL's texts hold no zero byte. A message that could not be written down for one would be
 /// handled every second for ever.
-async fn a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry<DB: Db>(
-    ground: Ground<DB>,
+async fn a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
 ) {
     let script = Act::new(|_, n| match n {
         1 => Answer::retry("field 3 is \0"),
@@ -131,7 +136,9 @@ async fn a_zero_byte_is_a_dead_letter_or_a_word_less_and_no_endless_retry<DB: Db
     running.stop().await;
 }
 
-async fn lesson_k16_a_dead_letter_says_since_when_it_fails<DB: Db>(ground: Ground<DB>) {
+async fn lesson_k16_a_dead_letter_says_since_when_it_fails<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
+) {
     let running = ground.consume(&Act::new(|_, _| Answer::retry("503")));
     ground.publish(&ground.message("order.created", "o-1")).await;
     until("dead", async || ground.dead().await.len() == 1).await;
@@ -149,7 +156,7 @@ async fn lesson_k16_a_dead_letter_says_since_when_it_fails<DB: Db>(ground: Groun
     running.stop().await;
 }
 
-async fn a_dead_message_lets_its_followers_go<DB: Db>(ground: Ground<DB>) {
+async fn a_dead_message_lets_its_followers_go<DB: Db, B: Broker>(ground: Ground<DB, B>) {
     let script = Act::new(|message, n| match (message.kind.as_str(), n) {
         ("order.created", 1) => Answer::retry("503"),
         ("order.created", _) => Answer::dead("never"),
@@ -167,7 +174,9 @@ async fn a_dead_message_lets_its_followers_go<DB: Db>(ground: Ground<DB>) {
     running.stop().await;
 }
 
-async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect<DB: Db>(ground: Ground<DB>) {
+async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
+) {
     let script = Act::new(|_, n| if n == 1 { Answer::retry("503") } else { Answer::Done });
     let (keyed, keyless) =
         (ground.message("order.created", "o-1"), ground.message("order.sent", ""));
@@ -186,7 +195,9 @@ async fn lesson_k02_messages_c16_copies_of_one_id_have_one_effect<DB: Db>(ground
     running.stop().await;
 }
 
-async fn lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt<DB: Db>(ground: Ground<DB>) {
+async fn lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt<DB: Db, B: Broker>(
+    ground: Ground<DB, B>,
+) {
     let script = Act::new(|message, n| match (message.kind.as_str(), n) {
         ("order.open", 1..=7) => Answer::Unavailable {
             delay: Duration::from_millis(60),
@@ -208,7 +219,7 @@ async fn lesson_k12_an_open_circuit_and_a_deferral_count_no_attempt<DB: Db>(grou
     assert_eq!((summary.done, summary.retried, summary.dead), (6, 0, 0));
 }
 
-async fn what_asks_for_longer_than_the_room_waits_longer<DB: Db>(ground: Ground<DB>) {
+async fn what_asks_for_longer_than_the_room_waits_longer<DB: Db, B: Broker>(ground: Ground<DB, B>) {
     let asked = Duration::from_millis(400);
     let times = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let clock = std::sync::Arc::clone(&times);
@@ -229,7 +240,7 @@ async fn what_asks_for_longer_than_the_room_waits_longer<DB: Db>(ground: Ground<
     assert_eq!(running.stop().await.retried, 1);
 }
 
-async fn the_room_is_shown<DB: Db>(ground: Ground<DB>) {
+async fn the_room_is_shown<DB: Db, B: Broker>(ground: Ground<DB, B>) {
     let running = ground.consume(&Act::new(|_, _| Answer::Done));
     assert!(running.handle.wait_for(|health| health.subscribed).await);
     assert_eq!(running.handle.health().room, ground.policy.waiting_room);
@@ -237,8 +248,9 @@ async fn the_room_is_shown<DB: Db>(ground: Ground<DB>) {
 }
 
 /// A shared broker must not fill up with the queues of tests.
-async fn clear(broker: &AnyBroker, policy: &QueuePolicy) {
-    if matches!(broker, AnyBroker::RabbitMq(_)) {
+async fn clear(broker: &impl Broker, policy: &QueuePolicy) {
+    let any: &dyn std::any::Any = broker;
+    if matches!(any.downcast_ref(), Some(AnyBroker::RabbitMq(_))) {
         amqp::Raw::connect(&amqp_url()).await.clear(policy).await;
     }
 }
@@ -294,14 +306,31 @@ async fn rows_wait_in_the_time_of_the_database_and_not_of_the_host() {
     running.stop().await;
 }
 
+/// Brokers that are not at hand.
+macro_rules! models {
+    ($($name:ident: $major:literal $minor:literal $patch:literal;)+) => {
+        $(async fn $name(_: &mut Keep) -> ModelBroker {
+            ModelBroker::new(Version::new($major, $minor, $patch))
+        })+
+    };
+}
+
+models!(
+    model_3_10: 3 10 8;
+    model_3_13: 3 13 0;
+    model_4_0: 4 0 0;
+    model_4_1: 4 1 4;
+    model_4_3: 4 3 0;
+);
+
 macro_rules! suite {
     ($($place:ident: $broker:ident, $store:ident, $room:ident;)+) => {
         $(mod $place {
             use super::*;
 
-            async fn ground() -> Ground<impl Db> {
+            async fn ground() -> Ground<impl Db, impl Broker> {
                 let mut keep = ground::Keep::default();
-                let broker = ground::$broker(&mut keep).await;
+                let broker = $broker(&mut keep).await;
                 let store = ground::$store(&mut keep).await;
                 let policy = ground::policy(WaitingRoom::$room);
                 Ground { broker, store, policy, keep }.declared().await
@@ -341,4 +370,12 @@ suite!(
     parked_embedded_postgres: embedded, postgres, Parked;
     parked_rabbitmq_sqlite: rabbitmq, sqlite, Parked;
     parked_rabbitmq_postgres: rabbitmq, postgres, Parked;
+    tiers_on_3_10: model_3_10, sqlite, Tiers;
+    tiers_on_3_13: model_3_13, sqlite, Tiers;
+    tiers_on_4_0: model_4_0, sqlite, Tiers;
+    tiers_on_4_1: model_4_1, sqlite, Tiers;
+    tiers_on_4_3: model_4_3, sqlite, Tiers;
+    parked_on_4_3: model_4_3, sqlite, Parked;
+    own_on_4_3_sqlite: model_4_3, sqlite, Broker;
+    own_on_4_3_postgres: model_4_3, postgres, Broker;
 );

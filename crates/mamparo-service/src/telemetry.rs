@@ -100,7 +100,7 @@ pub static METRICS: &[Metric] = &[
     gauge("mamparo_consumer_last_delivery_seconds", "Since a consumer last took a message"),
     gauge("mamparo_consumer_last_settlement_seconds", "Since a message last came to an end"),
     gauge("mamparo_consumer_room", "1 for the waiting room that a consumer uses"),
-    gauge("mamparo_parked_messages", "Messages that wait in the service's database"),
+    gauge("mamparo_parked_messages", "Messages that wait, by rows of the service's database"),
     gauge("mamparo_parked_oldest_seconds", "Age of the oldest of them"),
     gauge("mamparo_publisher_connected", "1 while the publisher has its channel to the broker"),
     gauge("mamparo_publisher_blocked", "1 while the broker takes no publishes"),

@@ -57,6 +57,7 @@
 //! | `mamparo_inbox` | a message that a consumer has applied | `consumer`, `message_id`, `kind`, `applied_at`, `duplicates` (how often it came again) |
 //! | `mamparo_attempts` | a handler that runs, or died running | `consumer`, `message_id`, `owner` (an opening of the store), `started_at`, `alive_until` (dead after that, unless renewed) |
 //! | `mamparo_parked` | a message that waits for another attempt | `seq` (order within its key), `consumer`, `id`, `key`, `head` (1: first of its key, the only one that is handed out), `visible_at` (due, or end of the lease), `epoch`, `losses`, `owner`, `attempts`, `since`, `kind`, `exchange`, `routing_key`, `history` (array of failures), `headers`, `body` |
+//! | `mamparo_retries` | a message that waits in its broker's own queue | `consumer`, `message_id`, `since` (it is as it is), `returns` (times that it was given back since it came), `owner` (the opening of the store that has it in hand; NULL: it waits), `headers` (those that it goes on with) |
 //! | `mamparo_idempotency` | a key of a caller | `caller`, `key`, `fingerprint`, `epoch`, `phase` (`running`, `released`, `completed`), `lease_until`, `keep_until`, `completed_at`, `status`, `headers` (array of pairs), `body` |
 //! | `mamparo_failed` | a message that a consumer gave up | `seq` (order of first failures), `consumer`, `id`, `kind`, `exchange`, `routing_key`, `key`, `status` (`failed`, `replayed`, `discarded`, `archived`), `reason`, `error`, `error_group`, `attempts`, `failures` (how often it was given up), `replays`, `first_failure`, `last_failure`, `host`, `version`, `edited_to`, `actor`, `action_reason`, `acted_at`, `owner`, `lease_until`, `headers`, `body` |
 //! | `mamparo_failed_log` | what happened to such a message | `consumer`, `id`, `at`, `what`, `who`, `why` |
@@ -85,6 +86,7 @@ pub mod outbox;
 pub mod parked;
 mod postgres;
 pub mod queue;
+pub mod retries;
 mod sqlite;
 pub mod store;
 mod topic;

@@ -23,33 +23,63 @@ pub struct Choice {
     pub why: Option<String>,
 }
 
-/// The room that a consumer of `policy` gets.
+/// The room that a consumer of `policy` gets. [`QueuePolicy::room_on`] says the same to whoever plans
+/// the queue and can't know of the database: only a room that both agree on is ever used.
 ///
 /// A room that can't be had is replaced by [`WaitingRoom::Tiers`], which every broker has: a
 /// service that starts and says so is worth more than one that does not start.
+///
+/// # Errors
+/// Why nothing can replace the room: the queue as it is planned delays by itself, which a consumer
+/// without a database must not use, because nothing would count its attempts.
+pub fn choose(
+    policy: &QueuePolicy,
+    broker: &Capabilities,
+    has_database: bool,
+) -> Result<Choice, String> {
+    let room = policy.room_on(broker);
+    let why = match (policy.waiting_room, room) {
+        (WaitingRoom::Parked, _) if !has_database => {
+            let why = "parked needs a database, and this consumer has none".to_owned();
+            return Ok(Choice { room: WaitingRoom::Tiers, why: Some(why) });
+        }
+        (WaitingRoom::Broker, WaitingRoom::Broker) if !has_database => {
+            return Err(
+                "waiting_room \"broker\" needs a database: the broker's delayed retry keeps no \
+                 attempts, and this consumer has no database to count them in; give it one, or set \
+                 waiting_room = \"tiers\""
+                    .to_owned(),
+            );
+        }
+        (WaitingRoom::Broker, WaitingRoom::Tiers) => Some(match broker.engine {
+            Engine::Embedded => "the embedded broker has no delayed retry".to_owned(),
+            Engine::RabbitMq => {
+                format!("delayed retry begins with RabbitMQ 4.3, this broker is {}", broker.version)
+            }
+        }),
+        (WaitingRoom::Tiers | WaitingRoom::Parked | WaitingRoom::Broker, _) => None,
+    };
+    Ok(Choice { room, why })
+}
+
+/// How a message that waits at the broker is given back to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Rejected: it keeps its place, and the broker counts one return more.
+    Reject,
+    /// As a copy at the queue's end, for which the broker counts from zero.
+    Copy,
+}
+
+/// How to give a message back to its broker that was given back `returns` times since it came.
+///
+/// Each rejection counts towards [`QueuePolicy::delivery_limit`], at which the broker gives the
+/// message up, whatever we count. So half of the limit is used; the other half is for what else the
+/// broker counts, dead processes say. A message that is to wait for longer than the broker's longest
+/// delay comes back, and is given back, as often as it takes.
 #[must_use]
-pub fn choose(policy: &QueuePolicy, broker: &Capabilities, has_database: bool) -> Choice {
-    let tiers = |why: String| Choice { room: WaitingRoom::Tiers, why: Some(why) };
-    match policy.waiting_room {
-        WaitingRoom::Parked if !has_database => {
-            tiers("parked needs a database, and this consumer has none".to_owned())
-        }
-        WaitingRoom::Broker if !broker.delayed_retry => match broker.engine {
-            Engine::Embedded => tiers("the embedded broker has no delayed retry".to_owned()),
-            Engine::RabbitMq => tiers(format!(
-                "delayed retry begins with RabbitMQ 4.3, this broker is {}",
-                broker.version
-            )),
-        },
-        WaitingRoom::Broker if !has_database => tiers(
-            "the broker's delayed retry keeps no attempts, and this consumer has no database to \
-             count them in"
-                .to_owned(),
-        ),
-        room @ (WaitingRoom::Tiers | WaitingRoom::Parked | WaitingRoom::Broker) => {
-            Choice { room, why: None }
-        }
-    }
+pub fn again(policy: &QueuePolicy, returns: u32) -> Again {
+    if returns < (policy.delivery_limit / 2).max(1) { Again::Reject } else { Again::Copy }
 }
 
 /// How long a message waits, and where.
@@ -65,9 +95,10 @@ pub struct Stay {
 
 /// How long does the message wait after its failed attempt `attempt` (counted from one)?
 ///
-/// The delay of attempt n is the n-th of the policy's, the last one from there on. `asked` is
-/// what the handler or a dependency's `Retry-After` wants; it can only lengthen the wait. With one
-/// delay and no wish the stay is that delay exactly, as in the lesson.
+/// The delay of attempt n is the n-th of the policy's, the last one from there on; at the broker it is
+/// n times the first one and at most the last ([`QueuePolicy::pause`]). `asked` is what the handler or
+/// a dependency's `Retry-After` wants; it can only lengthen the wait. With one delay and no wish the
+/// stay is that delay exactly, as in the lesson.
 pub fn stay(
     policy: &QueuePolicy,
     room: WaitingRoom,
@@ -76,12 +107,9 @@ pub fn stay(
     rng: &mut impl Rng,
 ) -> Stay {
     let delays = policy.delays();
-    let nth = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
-    let nth = nth.min(delays.len().saturating_sub(1));
-    let own = delays.get(nth).copied().unwrap_or(policy.retry_delay);
+    let own = policy.pause(room, attempt);
     let wait = asked.unwrap_or_default().max(own).min(RETRY_DELAY_MAX);
-    let spread = delays.len() > 1 || room == WaitingRoom::Parked;
-    let wait = if spread { spread_over(wait, rng) } else { wait };
+    let wait = if policy.spreads(room) { spread_over(wait, rng) } else { wait };
     let tier = tier_for(delays, wait);
     let named = delays.get(tier).is_some_and(|delay| *delay < wait);
     Stay { tier, wait, named }

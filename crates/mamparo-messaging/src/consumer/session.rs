@@ -18,7 +18,7 @@ use super::hand::Hand;
 use super::work::{End, Finished, STORE_DELAY, Work, alive};
 use super::{ConsumerHealth, ConsumerOptions, Summary};
 use crate::broker::{Delivery, Subscription};
-use crate::room::{ASK_LIMIT, Parked, RENEW_EVERY};
+use crate::room::{ASK_LIMIT, AnyRoom, Parked, RENEW_EVERY};
 use crate::{Broker, Handler, Message, MessagingError, observe};
 
 /// How often waiting rows are counted. The count reads all of them and is asked of the service's own
@@ -176,9 +176,16 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         self.measure().await;
         let policy = &self.work.policy;
         let mut queues = vec![policy.queue.clone(), policy.dlq()];
-        match self.work.room.parked() {
-            Some(_) if now < self.count => {}
-            Some(room) => match room.stats().await {
+        match &self.work.room {
+            AnyRoom::Own(_) | AnyRoom::Parked(_) if now < self.count => {}
+            AnyRoom::Own(room) => match room.stats().await {
+                Ok((rows, age)) => {
+                    self.count = now.plus(COUNT_EVERY);
+                    observe::parked(policy.consumer(), rows, age);
+                }
+                Err(error) => observe::aside(&policy.queue, &error),
+            },
+            AnyRoom::Parked(room) => match room.stats().await {
                 Ok((rows, oldest)) => {
                     self.count = now.plus(COUNT_EVERY);
                     let age = oldest.map_or(Duration::ZERO, |oldest| room.now().since(oldest));
@@ -186,7 +193,7 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
                 }
                 Err(error) => observe::aside(&policy.queue, &error),
             },
-            None => queues.extend(policy.waits().into_iter().map(|wait| wait.queue)),
+            AnyRoom::Tiers(_) => queues.extend(policy.waits().into_iter().map(|wait| wait.queue)),
         }
         let (taken, settled) = {
             let health = self.health.borrow();
@@ -278,10 +285,11 @@ impl<'c, B: Broker, DB: Backend, H: Handler<DB>> Session<'c, B, DB, H> {
         Ok(())
     }
 
-    /// Tells when a message comes back from the broker's waiting room. Rows have their own due time.
+    /// Tells when a message comes back from the broker's waiting rooms. Rows have their own due time, and
+    /// what waits in its own queue tells nothing before its row is read.
     fn came_back(&self, message: &Message, now: WallTime) {
         let policy = &self.work.policy;
-        if self.work.room.parked().is_none()
+        if matches!(self.work.room, AnyRoom::Tiers(_))
             && let Some(back) = alarm::returned(&message.headers, policy, now)
         {
             observe::returned(&policy.queue, message, back);

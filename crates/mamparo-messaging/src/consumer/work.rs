@@ -9,10 +9,10 @@ use mamparo_core::message::headers;
 use mamparo_core::message::intake;
 use mamparo_core::message::order::Fate;
 use mamparo_core::message::patience::{Patience, patience};
-use mamparo_core::message::topology::QueuePolicy;
+use mamparo_core::message::topology::{QueuePolicy, alarm};
 use mamparo_core::message::waiting::{self, Choice};
 use mamparo_store::parked::Failure;
-use mamparo_store::{Backend, Store, attempts};
+use mamparo_store::{Backend, Class, Store, StoreError, attempts};
 use tokio::sync::{Semaphore, watch};
 
 use super::ConsumerHealth;
@@ -42,6 +42,8 @@ pub(super) struct Work<B, DB: Backend, H> {
     pub(super) room: AnyRoom<B, DB>,
     /// Which room it is, and why another one than asked for.
     pub(super) choice: Choice,
+    /// Why there is no room at all for this policy.
+    obstacle: Option<String>,
     /// Of the program, for failures.
     pub(super) version: &'static str,
     host: String,
@@ -121,15 +123,28 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let store = store.map(|store| store.background());
         let places = Semaphore::new(usize::try_from(policy.workers()).unwrap_or(1));
         let host = gethostname::gethostname().to_string_lossy().into_owned();
-        let (room, choice) = AnyRoom::choose(&broker, store.as_ref(), &policy);
+        let (room, choice, obstacle) = AnyRoom::choose(&broker, store.as_ref(), &policy);
         let recent = Recent::default();
         // What is declared has to be the room that is used.
         let policy = QueuePolicy { waiting_room: choice.room, ..policy };
-        Self { broker, store, policy, room, choice, version, host, handler, places, recent }
+        Self {
+            broker,
+            store,
+            policy,
+            room,
+            choice,
+            obstacle,
+            version,
+            host,
+            handler,
+            places,
+            recent,
+        }
     }
 
-    /// Does the broker wait for as long as the handler may take? If not, it says so instead.
-    pub(super) fn is_patient(
+    /// Can this consumer begin at all? If not, it says why instead: the policy's room can't be had, or the
+    /// broker does not wait for as long as the handler may take.
+    pub(super) fn may_begin(
         &self,
         timeout: Duration,
         health: &watch::Sender<ConsumerHealth>,
@@ -137,6 +152,11 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         let (queue, limit) = (&self.policy.queue, self.policy.handler_timeout);
         let judged = patience(&self.policy, &self.broker.capabilities(), timeout);
         health.send_modify(|health| health.patience = judged);
+        if let Some(words) = &self.obstacle {
+            observe::impatient(queue, words);
+            health.send_modify(|health| health.error = Some(words.clone()));
+            return false;
+        }
         match judged {
             Patience::Enough => true,
             Patience::Crowded(last) => {
@@ -171,6 +191,15 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         subscription: &B::Subscription,
         hand: &Hand,
     ) -> Result<End, MessagingError> {
+        let recalled = match self.recall(hand).await {
+            Ok(recalled) => recalled,
+            Err(error) => {
+                let away = Moved::Away(crate::error::chain(&error));
+                let end = End::of(Fate::Left, "unconfirmed");
+                return self.moved(subscription, hand, away, end).await;
+            }
+        };
+        let hand = recalled.as_ref().unwrap_or(hand);
         let verdict = self.run(subscription, hand).await?;
         let Verdict { decision, answer, attempts, removed, ran } = match verdict {
             Ok(verdict) => verdict,
@@ -198,6 +227,32 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             | Answer::TimedOut { .. } => (intake::Event::Handled, Duration::ZERO),
         };
         Ok(end)
+    }
+
+    /// The message as it was when the broker's own room got it, if that is where it comes from. Without an
+    /// answer it must not be handled: its attempts are not known.
+    async fn recall(&self, hand: &Hand) -> Result<Option<Hand>, StoreError> {
+        let (message, queue) = (hand.message(), &self.policy.queue);
+        let Some(room) = self.room.own() else { return Ok(None) };
+        // The broker marks what it hands out again; a copy names its time.
+        if !hand.delivery.suspect && message.header(headers::NOT_BEFORE).is_none() {
+            return Ok(None);
+        }
+        let known = match room.recall(message).await {
+            Ok(known) => known,
+            // An id that the database can't even be asked about has no row.
+            Err(error) if error.class() == Class::Permanent => {
+                observe::aside(queue, &error);
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(hand) = known.map(|known| hand.recalled(known)) else { return Ok(None) };
+        let returned = alarm::returned(&hand.message().headers, &self.policy, clock::wall());
+        if let Some(back) = returned {
+            observe::returned(queue, hand.message(), back);
+        }
+        Ok(Some(hand))
     }
 
     /// Has the message handled when a place is free, if it may be. The inner error says that there is
@@ -312,7 +367,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
                     waiting::stay(&self.policy, room, attempts, asked, &mut clock::entropy());
                 let case = self.case(hand, headers, attempts, reason);
                 due_in = Some(stay.wait);
-                (self.room.keep(&case, stay).await, self.fate(stay.wait), case.failure.error)
+                let fate = self.fate(hand, stay.wait);
+                (self.room.keep(&case, stay).await, fate, case.failure.error)
             }
             Decision::DeadLetter { headers, attempts, reason } => {
                 let case = self.case(hand, headers, attempts, reason);
@@ -324,10 +380,11 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     }
 
     /// Where the order of the key is kept while the message waits.
-    fn fate(&self, wait: Duration) -> Fate {
-        match self.room {
+    fn fate(&self, hand: &Hand, wait: Duration) -> Fate {
+        match &self.room {
             AnyRoom::Parked(_) => Fate::Parked,
-            AnyRoom::Tiers(ref room) => Fate::Returns(room.back_in(wait)),
+            AnyRoom::Tiers(room) => Fate::Returns(room.back_in(wait)),
+            AnyRoom::Own(room) => Fate::Returns(room.stays_away(hand.returns(), wait)),
         }
     }
 
@@ -361,6 +418,16 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
             Moved::Safe => {
                 observe::settled(queue, hand.message(), end.outcome, &end.reason);
                 self.ack(subscription, hand).await?;
+                if end.fate == Fate::Left {
+                    self.forget(hand).await;
+                }
+                Ok(end)
+            }
+            Moved::Kept => {
+                observe::settled(queue, hand.message(), end.outcome, &end.reason);
+                if subscription.reject(hand.delivery.receipt).await? == Settled::Stale {
+                    observe::stale(queue, hand.message());
+                }
                 Ok(end)
             }
             Moved::Settled => {
@@ -387,6 +454,16 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         }
     }
 
+    /// What is known of a message that is gone is of no use any more.
+    async fn forget(&self, hand: &Hand) {
+        if let (Some(room), true) = (self.room.own(), hand.is_kept())
+            && let Err(error) = room.forget(hand.message()).await
+        {
+            // The row stays until it is old. It says nothing about a message with another id.
+            observe::aside(&self.policy.queue, &error);
+        }
+    }
+
     /// Gives a message back for `delay`: at its place as long as the broker can keep it there, else by
     /// way of the waiting room.
     async fn put_off(
@@ -407,7 +484,8 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         }
         let case = self.case(hand, hand.message().headers.clone(), attempts, reason.clone());
         let moved = self.room.put_off(&case, delay).await;
-        let end = End { reason, due_in: Some(delay), ..End::of(self.fate(delay), "deferred") };
+        let end =
+            End { reason, due_in: Some(delay), ..End::of(self.fate(hand, delay), "deferred") };
         self.moved(subscription, hand, moved, end).await
     }
 
@@ -433,8 +511,10 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
         match self.room.follow(&case, delay).await {
             Followed::Free => Ok(None),
             Followed::Moved(moved) => {
-                let end =
-                    End { reason: case.failure.error, ..End::of(self.fate(delay), "deferred") };
+                let end = End {
+                    reason: case.failure.error,
+                    ..End::of(self.fate(hand, delay), "deferred")
+                };
                 self.moved(subscription, hand, moved, end).await.map(Some)
             }
         }

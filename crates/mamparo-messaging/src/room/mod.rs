@@ -5,6 +5,7 @@
 //! only then is the original acknowledged. A crash in between makes a second copy, which the inbox or
 //! the row's id absorbs, and never a loss.
 
+mod own;
 mod parked;
 mod tiers;
 
@@ -19,6 +20,7 @@ use mamparo_store::{Backend, Store};
 use crate::consumer::Hand;
 use crate::{Broker, Message};
 
+pub(crate) use own::Own;
 pub(crate) use parked::{ASK_LIMIT, KEY_BYTES_MAX, Parked, RENEW_EVERY};
 pub(crate) use tiers::Tiers;
 
@@ -41,6 +43,8 @@ pub(crate) enum Moved {
     Safe,
     /// The original is settled too.
     Settled,
+    /// What is known of it is safe: reject the original, which stays at its place in the broker's queue.
+    Kept,
     /// The room did not take it, so the original stays; why.
     Stays(String),
     /// The room's database is away, so the original stays and the consumer pauses; why.
@@ -77,37 +81,51 @@ pub(crate) trait Room: Send + Sync {
 pub(crate) enum AnyRoom<B, DB: Backend> {
     Tiers(Tiers<B>),
     Parked(Box<Parked<B, DB>>),
+    Own(Box<Own<B, DB>>),
 }
 
 impl<B: Broker, DB: Backend> AnyRoom<B, DB> {
-    /// The room that fits policy, broker and database, and the choice in words.
+    /// The room that fits policy, broker and database, and the choice in words; with the reason when
+    /// there is none, which then is never used.
     pub(crate) fn choose(
         broker: &B,
         store: Option<&Store<DB>>,
         policy: &QueuePolicy,
-    ) -> (Self, Choice) {
-        let mut choice = waiting::choose(policy, &broker.capabilities(), store.is_some());
-        if choice.room == WaitingRoom::Broker {
-            // The broker could; the consumer that rejects and counts by itself does not exist.
-            let why = "the broker's delayed retry is not supported by this version".to_owned();
-            choice = Choice { room: WaitingRoom::Tiers, why: Some(why) };
-        }
-        let tiers = || Tiers::new(broker.clone(), policy);
+    ) -> (Self, Choice, Option<String>) {
+        let (choice, obstacle) =
+            match waiting::choose(policy, &broker.capabilities(), store.is_some()) {
+                Ok(choice) => (choice, None),
+                Err(why) => {
+                    let why = Some(why);
+                    (Choice { room: WaitingRoom::Tiers, why: why.clone() }, why)
+                }
+            };
+        let tiers = Tiers::new(broker.clone(), policy);
         let room = match (choice.room, store) {
             (WaitingRoom::Parked, Some(store)) => {
-                Self::Parked(Box::new(Parked::new(tiers(), store.clone(), policy)))
+                Self::Parked(Box::new(Parked::new(tiers, store.clone(), policy)))
             }
-            (WaitingRoom::Tiers | WaitingRoom::Parked | WaitingRoom::Broker, _) => {
-                Self::Tiers(tiers())
+            (WaitingRoom::Broker, Some(store)) => {
+                Self::Own(Box::new(Own::new(tiers, store.clone(), policy)))
+            }
+            (WaitingRoom::Tiers, _) | (WaitingRoom::Parked | WaitingRoom::Broker, None) => {
+                Self::Tiers(tiers)
             }
         };
-        (room, choice)
+        (room, choice, obstacle)
     }
 
     pub(crate) const fn parked(&self) -> Option<&Parked<B, DB>> {
         match self {
             Self::Parked(parked) => Some(&**parked),
-            Self::Tiers(_) => None,
+            Self::Tiers(_) | Self::Own(_) => None,
+        }
+    }
+
+    pub(crate) const fn own(&self) -> Option<&Own<B, DB>> {
+        match self {
+            Self::Own(own) => Some(&**own),
+            Self::Tiers(_) | Self::Parked(_) => None,
         }
     }
 }
@@ -117,6 +135,7 @@ impl<B: Broker, DB: Backend> Room for AnyRoom<B, DB> {
         match self {
             Self::Tiers(room) => room.keep(case, stay).await,
             Self::Parked(room) => room.keep(case, stay).await,
+            Self::Own(room) => room.keep(case, stay).await,
         }
     }
 
@@ -124,6 +143,7 @@ impl<B: Broker, DB: Backend> Room for AnyRoom<B, DB> {
         match self {
             Self::Tiers(room) => room.bury(case).await,
             Self::Parked(room) => room.bury(case).await,
+            Self::Own(room) => room.bury(case).await,
         }
     }
 
@@ -131,6 +151,7 @@ impl<B: Broker, DB: Backend> Room for AnyRoom<B, DB> {
         match self {
             Self::Tiers(room) => room.put_off(case, delay).await,
             Self::Parked(room) => room.put_off(case, delay).await,
+            Self::Own(room) => room.put_off(case, delay).await,
         }
     }
 
@@ -138,6 +159,7 @@ impl<B: Broker, DB: Backend> Room for AnyRoom<B, DB> {
         match self {
             Self::Tiers(room) => room.follow(case, delay).await,
             Self::Parked(room) => room.follow(case, delay).await,
+            Self::Own(room) => room.follow(case, delay).await,
         }
     }
 }

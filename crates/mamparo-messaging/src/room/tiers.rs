@@ -32,7 +32,7 @@ impl<B: Broker> Tiers<B> {
         tier.unwrap_or_default().max(delay)
     }
 
-    async fn publish(&self, queue: &str, copy: &Message) -> Moved {
+    pub(super) async fn publish(&self, queue: &str, copy: &Message) -> Moved {
         match self.broker.publish("", queue, copy).await {
             Confirm::Confirmed => Moved::Safe,
             Confirm::Returned => Moved::Stays(format!("the queue {queue} does not exist")),

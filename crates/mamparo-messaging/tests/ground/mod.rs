@@ -12,11 +12,11 @@ use mamparo_core::message::headers;
 use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{
-    Answer, AnyBroker, Broker as _, Confirm, Consumer, ConsumerOptions, EmbeddedBroker, Handler,
+    Answer, AnyBroker, Broker, Confirm, Consumer, ConsumerOptions, EmbeddedBroker, Handler,
     Message, QueuePolicy,
 };
 use mamparo_store::failed::{self, Query};
-use mamparo_store::{Backend, Postgres, Sqlite, Store, Transaction, parked};
+use mamparo_store::{Backend, Postgres, Sqlite, Store, Transaction, parked, retries};
 use mamparo_testkit::database::Database;
 use mamparo_testkit::servers::amqp_url;
 use tokio_util::sync::CancellationToken;
@@ -63,8 +63,8 @@ pub struct Keep {
     pub database: Option<Database>,
 }
 
-pub struct Ground<DB: Backend> {
-    pub broker: AnyBroker,
+pub struct Ground<DB: Backend, B = AnyBroker> {
+    pub broker: B,
     pub store: Store<DB>,
     pub policy: QueuePolicy,
     pub keep: Keep,
@@ -104,7 +104,7 @@ pub fn policy(waiting_room: WaitingRoom) -> QueuePolicy {
     }
 }
 
-impl<DB: Db> Ground<DB> {
+impl<DB: Db, B: Broker> Ground<DB, B> {
     pub async fn declared(self) -> Self {
         self.broker.declare(&self.policy).await.unwrap();
         self
@@ -164,6 +164,9 @@ impl<DB: Db> Ground<DB> {
     pub async fn waiting(&self) -> u64 {
         if self.policy.waiting_room == WaitingRoom::Parked {
             return parked::stats(&self.store, self.policy.consumer()).await.unwrap().0;
+        }
+        if self.policy.waiting_room == WaitingRoom::Broker {
+            return retries::stats(&self.store, self.policy.consumer()).await.unwrap().0;
         }
         self.broker.depth(&self.policy.retry_queue()).await.unwrap()
     }

@@ -8,6 +8,7 @@ mod keys;
 mod outbox;
 pub(crate) mod parked;
 mod queues;
+mod retries;
 mod shards;
 
 use std::borrow::Cow;
@@ -27,6 +28,8 @@ pub use keys::KeyRows;
 pub use outbox::OutboxRows;
 pub use parked::ParkedRows;
 pub use queues::QueueRows;
+pub use retries::RetryRows;
+pub(crate) use retries::implement_retry_rows;
 pub use shards::ShardRows;
 
 /// Keeps the traits closed: their methods take what one operation needs, and change with it.
@@ -96,7 +99,9 @@ impl<DB: sqlx::Database> Clone for Lane<DB> {
 ///
 /// Methods that take several statements must be called in a transaction; their callers in this
 /// crate do that.
-pub trait Backend: OutboxRows + ShardRows + InboxRows + KeyRows + FailedRows + ParkedRows {
+pub trait Backend:
+    OutboxRows + ShardRows + InboxRows + KeyRows + FailedRows + ParkedRows + RetryRows
+{
     /// The statement that begins a writing transaction.
     const BEGIN: &'static str;
 

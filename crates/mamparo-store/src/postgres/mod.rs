@@ -11,6 +11,7 @@ mod outbox_plans;
 mod parked;
 #[cfg(test)]
 mod plans;
+mod retries;
 mod schema;
 mod shards;
 

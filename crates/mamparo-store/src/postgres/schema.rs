@@ -3,15 +3,23 @@
 
 use sqlx::{Result, postgres::PgConnection};
 
-use super::{failed, history, idempotency, inbox, outbox, parked, shards};
+use super::{failed, history, idempotency, inbox, outbox, parked, retries, shards};
 
 /// Each entry takes the schema from version `index` to `index + 1`. Entries are never edited once
 /// released; a change is a new entry.
 const MIGRATIONS: &[&[&str]] = &[V1];
 
 /// The first version, by subject.
-const V1: &[&str] =
-    &[outbox::V1, history::V1, shards::V1, inbox::V1, idempotency::V1, failed::V1, parked::V1];
+const V1: &[&str] = &[
+    outbox::V1,
+    history::V1,
+    shards::V1,
+    inbox::V1,
+    idempotency::V1,
+    failed::V1,
+    parked::V1,
+    retries::V1,
+];
 
 /// The newest version that this program knows.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

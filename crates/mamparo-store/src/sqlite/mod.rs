@@ -12,6 +12,7 @@ mod plans;
 mod queue;
 mod queue_ops;
 mod queue_rows;
+mod retries;
 mod schema;
 mod shards;
 

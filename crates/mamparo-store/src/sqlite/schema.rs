@@ -2,14 +2,14 @@
 
 use sqlx::{Result, SqliteConnection};
 
-use super::{failed, outbox, parked, queue, shards};
+use super::{failed, outbox, parked, queue, retries, shards};
 
 /// Each entry takes the schema from version `index` to `index + 1`. Entries are never edited once
 /// released; a change is a new entry.
 const MIGRATIONS: &[&[&str]] = &[&[V1], V2];
 
 /// The second version, by subject: each keeps its own.
-const V2: &[&str] = &[outbox::V2, shards::V2, failed::V2, parked::V2, queue::V2];
+const V2: &[&str] = &[outbox::V2, shards::V2, failed::V2, parked::V2, queue::V2, retries::V2];
 
 /// The newest version that this program knows.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

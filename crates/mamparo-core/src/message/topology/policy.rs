@@ -349,22 +349,52 @@ impl QueuePolicy {
         checks.into_iter().filter(|(good, _)| !good).map(|(_, p)| p).chain(bindings).collect()
     }
 
+    /// The least wait after failed attempt `attempt` (counted from one) in `room`. With queues or rows
+    /// of ours it is the n-th delay, the last one from there on. The broker's own delay grows by its
+    /// first one with each return, up to the last one.
+    #[must_use]
+    pub fn pause(&self, room: WaitingRoom, attempt: u32) -> Duration {
+        let delays = self.delays();
+        let first = delays.first().copied().unwrap_or(self.retry_delay);
+        let last = delays.last().copied().unwrap_or(self.retry_delay);
+        match room {
+            WaitingRoom::Broker => first.saturating_mul(attempt.max(1)).min(last),
+            WaitingRoom::Tiers | WaitingRoom::Parked => {
+                let nth = usize::try_from(attempt.saturating_sub(1)).unwrap_or(usize::MAX);
+                delays.get(nth).copied().unwrap_or(last)
+            }
+        }
+    }
+
+    /// Is a wait in `room` longer by chance? The broker's timer knows none, and what comes back before
+    /// its time would be given back once more.
+    #[must_use]
+    pub fn spreads(&self, room: WaitingRoom) -> bool {
+        match room {
+            WaitingRoom::Tiers => self.delays().len() > 1,
+            WaitingRoom::Parked => true,
+            WaitingRoom::Broker => false,
+        }
+    }
+
     /// The longest that a message can spend with this consumer before it is done or dead, its time
-    /// in the queue apart: every attempt up to its limit, every wait between two attempts. With tiers,
-    /// the n-th wait is the n-th tier, and the last one from then on. Waits that are spread count with
-    /// their spread: 20 % more where there are several tiers, and in the parked room.
+    /// in the queue apart: every attempt up to its limit, every [`pause`](Self::pause) between two
+    /// attempts. With [`WaitingRoom::Broker`] the longer of the two ways in which it may come to wait.
+    /// Waits that are spread count with their spread: 20 % more where there are several tiers, and in
+    /// the parked room.
     #[must_use]
     pub fn worst_case(&self) -> Duration {
-        let pauses = usize::try_from(self.attempts.saturating_sub(1)).unwrap_or(usize::MAX);
-        let delays = self.delays();
-        let last = delays.last().copied().unwrap_or_default();
-        let tiers =
-            delays.iter().take(pauses).fold(Duration::ZERO, |sum, d| sum.saturating_add(*d));
-        let rest = u32::try_from(pauses.saturating_sub(delays.len())).unwrap_or(u32::MAX);
-        let waits = tiers.saturating_add(last.saturating_mul(rest));
-        let spread = delays.len() > 1 || self.waiting_room == WaitingRoom::Parked;
-        let more = if spread { waits / 100 * SPREAD_PERCENT } else { Duration::ZERO };
-        let waits = waits.saturating_add(more);
+        let waits = |room: WaitingRoom| {
+            let waits = (1..self.attempts)
+                .fold(Duration::ZERO, |sum, attempt| sum.saturating_add(self.pause(room, attempt)));
+            let more =
+                if self.spreads(room) { waits / 100 * SPREAD_PERCENT } else { Duration::ZERO };
+            waits.saturating_add(more)
+        };
+        let waits = match self.waiting_room {
+            room @ (WaitingRoom::Tiers | WaitingRoom::Parked) => waits(room),
+            WaitingRoom::Broker => waits(WaitingRoom::Broker).max(waits(WaitingRoom::Tiers)),
+        };
         self.handler_timeout.saturating_mul(self.attempts).saturating_add(waits)
     }
 }
