@@ -136,9 +136,14 @@ async fn write<DB: Books>(
         let (store, run, stop) = (store.clone(), run.to_owned(), stop.clone());
         #[expect(clippy::disallowed_methods, reason = "the set is read to its end below")]
         tasks.spawn(async move {
+            let keys: Vec<String> = mine.iter().map(|key| format!("k-{key}")).collect();
+            let mut sent = Vec::new();
+            for key in &keys {
+                sent.push(sent_before(&store, &run, key, &stop).await);
+            }
             for seq in 1..=each {
-                for key in &mine {
-                    send_until_sent(&store, &run, &format!("k-{key}"), seq, &stop).await;
+                for (key, _) in keys.iter().zip(&sent).filter(|(_, sent)| **sent < seq) {
+                    send_until_sent(&store, &run, key, seq, &stop).await;
                 }
             }
         });
@@ -147,6 +152,25 @@ async fn write<DB: Books>(
         ended.map_err(|error| SoakError::Task(error.to_string()))?;
     }
     Ok(())
+}
+
+/// The last number that a forerunner has sent for `key`. Asked until the books can be read.
+async fn sent_before<DB: Books>(
+    store: &Store<DB>,
+    run: &str,
+    key: &str,
+    stop: &CancellationToken,
+) -> i64 {
+    while !stop.is_cancelled() {
+        match DB::last_sent(store.reader(), run, key).await {
+            Ok(last) => return last,
+            Err(error) => {
+                tracing::warn!(error = error.to_string(), "the books can't be read");
+                crate::pause(50).await;
+            }
+        }
+    }
+    0
 }
 
 /// Sends one message. A commit whose answer was lost may have happened, so after every error the
@@ -158,26 +182,12 @@ async fn send_until_sent<DB: Books>(
     seq: i64,
     stop: &CancellationToken,
 ) {
-    let mut failed = true;
     while !stop.is_cancelled() {
-        if failed {
-            match DB::last_sent(store.reader(), run, key).await {
-                Ok(last) if last >= seq => return,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(error = error.to_string(), "the books can't be read");
-                    clock::sleep_until(clock::now().plus(Duration::from_millis(50))).await;
-                    continue;
-                }
-            }
-        }
-        match send(store, run, key, seq).await {
-            Ok(()) => return,
-            Err(error) => {
-                tracing::warn!(error = error.to_string(), "a message was not sent");
-                failed = true;
-                clock::sleep_until(clock::now().plus(Duration::from_millis(50))).await;
-            }
+        let Err(error) = send(store, run, key, seq).await else { return };
+        tracing::warn!(error = error.to_string(), "a message was not sent");
+        crate::pause(50).await;
+        if sent_before(store, run, key, stop).await >= seq {
+            return;
         }
     }
 }
