@@ -10,6 +10,7 @@ use mamparo_core::message::relay::{Alarm, Published};
 use mamparo_core::message::topology::alarm::Returned;
 use mamparo_core::message::waiting::Choice;
 use mamparo_core::time::WallTime;
+use mamparo_store::StoreError;
 use mamparo_store::outbox::OutboxStats;
 
 use crate::error::chain;
@@ -395,6 +396,18 @@ pub(crate) fn swept(queue: &str, swept: u64, left: u64) {
 /// The sweeper lost its broker or its store; it tries again.
 pub(crate) fn sweeper_failed(queue: &str, error: &MessagingError) {
     tracing::warn!(queue, error = chain(error), "sweeper");
+}
+
+/// The database refused letters, which stay at the broker; the first of them, and what it said.
+pub(crate) fn unwritable(queue: &str, letters: u64, id: &str, error: &StoreError) {
+    let error = chain(error);
+    tracing::error!(
+        queue,
+        letters,
+        id,
+        error,
+        "dead letters can't be stored, the broker keeps them"
+    );
 }
 
 /// What waits for a person.

@@ -4,6 +4,9 @@
 //! itself gives up (too many deliveries, a queue that is full), the broker's dead-letter queue is the
 //! last resort; the sweeper empties it. A letter is written and committed before it leaves the
 //! broker: a crash in between brings it again, and the store knows it.
+//!
+//! A letter that the database refuses (a character that the encoding of a PostgreSQL database lacks,
+//! say) stays at the broker and is tried again in the next cycle; the others of its page are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +14,7 @@ use std::time::Duration;
 use mamparo_call::clock;
 use mamparo_core::time::WallTime;
 use mamparo_store::failed::{self, Counted, Failure};
-use mamparo_store::{Backend, Store};
+use mamparo_store::{Backend, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Broker, Stored};
@@ -20,6 +23,10 @@ use crate::{MessagingError, QueuePolicy, observe};
 
 /// Letters that are written in one transaction.
 const PAGE: u32 = 100;
+
+/// Most letters of one queue that the database may refuse in one cycle. With so many it is the
+/// database, or a publisher, that somebody has to look at.
+const REFUSED_MAX: u64 = 1_000;
 
 /// Most groups that are counted for the metric.
 const GROUPS_MAX: u32 = 100;
@@ -101,37 +108,67 @@ impl<B: Broker, DB: Backend> Sweeper<B, DB> {
             return Ok((0, 0));
         }
         let mut letters = self.broker.letters(queue, Place::Dead).await?;
-        let (total, mut swept) = (letters.total(), 0);
+        let (total, mut taken) = (letters.total(), Taken::default());
         let outcome = loop {
-            let room = u64::from(self.options.max).saturating_sub(swept).min(u64::from(PAGE));
+            let room = u64::from(self.options.max).saturating_sub(taken.swept).min(u64::from(PAGE));
             let page = match letters.fetch(u32::try_from(room).unwrap_or(PAGE)).await {
                 Ok(page) if page.is_empty() => break Ok(()),
                 Ok(page) => page,
                 Err(error) => break Err(error),
             };
-            match self.take_in(&mut letters, queue, consumer, &page).await {
-                Ok(taken) => swept += taken,
-                Err(error) => break Err(error),
+            if let Err(error) = self.take_in(&mut letters, queue, consumer, &page, &mut taken).await
+            {
+                break Err(error);
             }
-            if swept >= u64::from(self.options.max) {
+            if taken.swept >= u64::from(self.options.max) || taken.refused >= REFUSED_MAX {
                 break Ok(());
             }
         };
         letters.close().await?;
-        outcome.map(|()| (swept, total.saturating_sub(swept)))
+        if let Some((id, error)) = &taken.first {
+            observe::unwritable(queue, taken.refused, id, error);
+        }
+        outcome.map(|()| (taken.swept, total.saturating_sub(taken.swept)))
     }
 
-    /// Written and committed first, then gone from the broker.
+    /// Written and committed first, then gone from the broker. A page that the database refuses is
+    /// halved until the letters that it refuses are alone.
     async fn take_in<L: Letters>(
         &self,
         letters: &mut L,
         queue: &str,
         consumer: &str,
         page: &[Stored],
-    ) -> Result<u64, MessagingError> {
-        let store = || MessagingError::store("record dead letters");
-        let mut tx = self.store.begin().await.map_err(store())?;
-        for stored in page {
+        taken: &mut Taken,
+    ) -> Result<(), MessagingError> {
+        let mut parts = vec![page];
+        while let Some(part) = parts.pop() {
+            match self.write(queue, consumer, part).await {
+                Ok(()) => taken.swept += remove(letters, part).await?,
+                Err(error) if !error.class().blames_data() => {
+                    return Err(MessagingError::store("record dead letters")(error));
+                }
+                Err(error) => match part {
+                    [one] => taken.refuse(&one.message.id, error),
+                    several => {
+                        let (first, second) = several.split_at(several.len() / 2);
+                        parts.extend([second, first]);
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// All of them in one transaction.
+    async fn write(
+        &self,
+        queue: &str,
+        consumer: &str,
+        letters: &[Stored],
+    ) -> Result<(), StoreError> {
+        let mut tx = self.store.begin().await?;
+        for stored in letters {
             let facts = stored.facts(queue);
             let message = stored.message.clone().into();
             let failure = Failure {
@@ -145,14 +182,9 @@ impl<B: Broker, DB: Backend> Sweeper<B, DB> {
                 host: facts.host,
                 version: facts.version,
             };
-            failed::record(&mut tx, &failure, clock::wall()).await.map_err(store())?;
+            failed::record(&mut tx, &failure, clock::wall()).await?;
         }
-        self.store.commit(tx).await.map_err(store())?;
-        let removal = |letter| Order { letter, copy: None, archive: None };
-        let orders: Vec<Order<'_>> = page.iter().map(removal).collect();
-        let settled = letters.settle(&orders).await?;
-        let done = settled.iter().filter(|one| **one == Settling::Done).count();
-        Ok(u64::try_from(done).unwrap_or(u64::MAX))
+        self.store.commit(tx).await
     }
 
     /// Counts what waits for a person, and forgets what nobody can bring back any more.
@@ -184,4 +216,29 @@ impl<B: Broker, DB: Backend> Sweeper<B, DB> {
         }
         Ok(())
     }
+}
+
+/// What became of the letters of one cycle.
+#[derive(Debug, Default)]
+struct Taken {
+    swept: u64,
+    refused: u64,
+    /// The first one that was refused, and what the database said.
+    first: Option<(String, StoreError)>,
+}
+
+impl Taken {
+    fn refuse(&mut self, id: &str, error: StoreError) {
+        self.refused += 1;
+        self.first.get_or_insert_with(|| (id.to_owned(), error));
+    }
+}
+
+/// Letters that are written leave the broker: how many did.
+async fn remove<L: Letters>(letters: &mut L, written: &[Stored]) -> Result<u64, MessagingError> {
+    let removal = |letter| Order { letter, copy: None, archive: None };
+    let orders: Vec<Order<'_>> = written.iter().map(removal).collect();
+    let settled = letters.settle(&orders).await?;
+    let done = settled.iter().filter(|one| **one == Settling::Done).count();
+    Ok(u64::try_from(done).unwrap_or(u64::MAX))
 }

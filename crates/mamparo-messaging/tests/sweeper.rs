@@ -8,8 +8,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use common::{order, shop, until};
+use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{
-    AnyBroker, Broker as _, Confirm, Message, QueuePolicy, Sweeper, SweeperOptions,
+    AnyBroker, Broker as _, Confirm, Message, MessagingError, QueuePolicy, Sweeper, SweeperOptions,
 };
 use mamparo_store::failed::{self, Query, Status};
 use mamparo_store::{Backend, PostgresStore, Store};
@@ -84,6 +85,46 @@ async fn what_rabbitmq_holds_is_brought_into_postgresql() {
     let database = Database::create();
     let store = PostgresStore::open(&database.url()).await.unwrap();
     is_brought_in(AnyBroker::open(&amqp_url()).await.unwrap(), store).await;
+}
+
+#[tokio::test]
+async fn a_letter_that_the_database_refuses_stays_and_holds_up_no_other() {
+    // No euro in Latin 1, and no U+FFFD either.
+    let database = Database::create_encoded("LATIN1");
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let shop = shop().await;
+    let (broker, policy): (AnyBroker, _) = (shop.broker.clone().into(), policy());
+    broker.declare(&policy).await.unwrap();
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for n in 0..130 {
+        let refused = [0, 57, 99, 129].contains(&n);
+        let key = if refused { format!("\u{20ac}-{n}") } else { format!("o-{n}") };
+        let message = order("order.created", &key);
+        assert_eq!(broker.publish("", &policy.dlq(), &message).await, Confirm::Confirmed);
+        if refused { bad.push(message) } else { good.push(message) }
+    }
+    let sweeper = Sweeper::new(broker.clone(), &store, [&policy], SweeperOptions::default());
+    let sweep = async || sweeper.sweep(&policy.queue, policy.consumer()).await.unwrap();
+    assert_eq!(sweep().await, (126, 4));
+    assert_eq!(stored(&store).await, ids(&good), "in their order");
+    assert_eq!(sweep().await, (0, 4), "tried again, and still there");
+    let left = broker.browse(&policy.dlq(), &Filter::default()).await.unwrap();
+    let left: Vec<Message> = left.into_iter().map(|letter| letter.message).collect();
+    assert_eq!(left, bad, "as they were");
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_no_fault_of_a_letter() {
+    let database = Database::create();
+    let store = PostgresStore::open(&database.url()).await.unwrap();
+    let shop = shop().await;
+    let (broker, policy): (AnyBroker, _) = (shop.broker.clone().into(), policy());
+    dead(&broker, &policy, 3).await;
+    store.close().await;
+    let sweeper = Sweeper::new(broker.clone(), &store, [&policy], SweeperOptions::default());
+    let error = sweeper.sweep(&policy.queue, policy.consumer()).await.unwrap_err();
+    assert!(matches!(error, MessagingError::Store { .. }), "{error:?}");
+    assert_eq!(broker.depth(&policy.dlq()).await.unwrap(), 3);
 }
 
 /// Polls `future` so often at most, then drops it: a process that dies between two awaits.

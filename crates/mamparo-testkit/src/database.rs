@@ -32,12 +32,26 @@ impl Database {
     /// # Panics
     /// When the server says no.
     #[must_use]
-    #[expect(clippy::panic, reason = "a test that can't run must fail, and this is its message")]
     pub fn create_on(url: &str) -> Self {
+        Self::create_as(url, "")
+    }
+
+    /// Creates one whose texts are kept in `encoding`, `LATIN1` say, on the server of this test run.
+    ///
+    /// # Panics
+    /// As [`create`](Self::create).
+    #[must_use]
+    pub fn create_encoded(encoding: &str) -> Self {
+        let rest = format!("TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'");
+        Self::create_as(&postgres_url(), &rest)
+    }
+
+    #[expect(clippy::panic, reason = "a test that can't run must fail, and this is its message")]
+    fn create_as(url: &str, rest: &str) -> Self {
         let random = RandomState::new().build_hasher().finish();
         let name = format!("mamparo_test_{random:016x}");
         let database = Self { server: url.to_owned(), name };
-        let created = database.administer(&format!("CREATE DATABASE {}", database.name));
+        let created = database.administer(&format!("CREATE DATABASE {} {rest}", database.name));
         match created {
             Ok(()) => database,
             Err(error) => panic!("create a database for a test on PostgreSQL: {error}"),

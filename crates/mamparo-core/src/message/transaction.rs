@@ -56,6 +56,22 @@ impl Class {
             | Self::Permanent => false,
         }
     }
+
+    /// Is what was written to blame, so that the database goes on taking everything else?
+    #[must_use]
+    pub const fn blames_data(self) -> bool {
+        match self {
+            Self::Duplicate | Self::Permanent => true,
+            Self::RetryWhole
+            | Self::LockBusy
+            | Self::Reconnect
+            | Self::OutcomeUnknown
+            | Self::ReadOnly
+            | Self::Deadline
+            | Self::Reprepare
+            | Self::StopIntake => false,
+        }
+    }
 }
 
 /// How often a transaction is run again in process. Defaults: 3 attempts, waits of at most 50 ms and
