@@ -8,6 +8,7 @@ mod connection;
 mod convert;
 mod letters;
 mod line;
+mod mend;
 mod probe;
 mod publisher;
 mod subscription;

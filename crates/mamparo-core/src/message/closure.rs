@@ -34,6 +34,8 @@ pub enum Kind {
     Exhausted,
     /// One of the two programs sent what the other does not understand (501 to 505, 540).
     Protocol,
+    /// The broker sent what our client can't read: a message with a string that is no UTF-8, say.
+    Unreadable,
     /// The broker failed (541).
     Internal,
     /// We ended it ourselves.
@@ -69,6 +71,10 @@ impl Kind {
             Self::NotAllowed => "the virtual host does not exist or its limits are reached",
             Self::Exhausted => "the broker has too little memory, disk or connections",
             Self::Protocol => "broker and client do not understand each other",
+            Self::Unreadable => {
+                "a message's type, id or another short string is no UTF-8; it is read on a connection that \
+                 mends it"
+            }
             Self::Internal => "the broker failed; its log says why",
             Self::Closed => "it was closed on our side",
             Self::Other => "the broker's log may say more",
@@ -86,6 +92,7 @@ impl Kind {
             | Self::UnknownTag
             | Self::Cancelled
             | Self::Exhausted
+            | Self::Unreadable
             | Self::Internal
             | Self::Closed
             | Self::Other => true,
@@ -174,6 +181,7 @@ impl Closure {
             | Kind::NotAllowed
             | Kind::Exhausted
             | Kind::Protocol
+            | Kind::Unreadable
             | Kind::Internal
             | Kind::Closed
             | Kind::Other => None,

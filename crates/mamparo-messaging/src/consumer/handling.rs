@@ -72,10 +72,12 @@ impl<B: Broker, DB: Backend, H: Handler<DB>> Work<B, DB, H> {
     /// `waits` is set while the database is waited for and the handler is not.
     async fn handle(&self, hand: &Hand, waits: &AtomicBool) -> Handled<DB> {
         let message = hand.message();
-        // PostgreSQL's text holds no zero: the inbox would refuse it at every attempt.
+        // PostgreSQL's text holds no zero: the inbox would refuse it at every attempt. RabbitMQ's
+        // connections put one where a text was no UTF-8.
         let Message { id, kind, key, exchange, routing_key, .. } = message;
         if [id, kind, key, exchange, routing_key].iter().any(|text| text.contains('\0')) {
-            let reason = "its id, type, key or address has a zero byte, which no database keeps";
+            let reason = "its id, type, key or address is no UTF-8 or has a zero byte, which no \
+                          database keeps";
             let reason = reason.to_owned();
             return Answer::Undecodable { reason }.into();
         }

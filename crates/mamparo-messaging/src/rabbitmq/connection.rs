@@ -1,6 +1,7 @@
 //! Connections to RabbitMQ: how one is opened, and what the end of one means.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use lapin::types::LongString;
@@ -11,6 +12,7 @@ use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::{Closure, Kind};
 use tokio::sync::Mutex;
 
+use super::mend::{self, Mending};
 use super::probe;
 use crate::MessagingError;
 use crate::address::AmqpAddress;
@@ -25,6 +27,8 @@ pub(super) struct Connector {
     uri: AMQPUri,
     address: AmqpAddress,
     limit: Duration,
+    /// Queues that held what the client library can't read.
+    unreadable: Arc<std::sync::Mutex<BTreeSet<String>>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -41,7 +45,7 @@ impl Connector {
             return Err(MessagingError::Address { address: address.to_string(), why });
         };
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
-        Ok(Self { uri, address, limit })
+        Ok(Self { uri, address, limit, unreadable: Arc::default() })
     }
 
     /// What the broker can do.
@@ -51,12 +55,39 @@ impl Connector {
 
     /// A new connection, named after what it is for in RabbitMQ's lists.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, Closure> {
-        let host = gethostname::gethostname();
-        let name = format!("mamparo {purpose} on {}", host.to_string_lossy());
-        let properties =
-            ConnectionProperties::default().with_connection_name(LongString::from(name));
-        let connect = Connection::connect_uri(self.uri.clone(), properties);
+        let connect = Connection::connect_uri(self.uri.clone(), properties(purpose));
         self.within(connect).await
+    }
+
+    /// A new connection on which any message can be read, at the price of a relay.
+    pub(super) async fn open_mended(
+        &self,
+        purpose: &str,
+    ) -> Result<(Connection, Mending), Closure> {
+        // Boxed: it is large, and in the future of everybody who looks at letters.
+        self.within(Box::pin(mend::connect(self.uri.clone(), properties(purpose)))).await
+    }
+
+    /// A new connection to consume `queue`: a mended one if the queue has held what can't be read.
+    pub(super) async fn open_consumer(
+        &self,
+        queue: &str,
+    ) -> Result<(Connection, Option<Mending>), Closure> {
+        let purpose = format!("consumer of {queue}");
+        let mended = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).contains(queue);
+        if mended {
+            let (connection, mending) = self.open_mended(&purpose).await?;
+            return Ok((connection, Some(mending)));
+        }
+        Ok((self.open(&purpose).await?, None))
+    }
+
+    /// A consumer of `queue` ended: is it to be mended the next time?
+    pub(super) fn learn(&self, queue: &str, closure: &Closure) {
+        if closure.kind == Kind::Unreadable {
+            let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+            unreadable.insert(queue.to_owned());
+        }
     }
 
     /// The answer within the limit.
@@ -73,6 +104,12 @@ impl Connector {
             }
         }
     }
+}
+
+fn properties(purpose: &str) -> ConnectionProperties {
+    let host = gethostname::gethostname();
+    let name = format!("mamparo {purpose} on {}", host.to_string_lossy());
+    ConnectionProperties::default().with_connection_name(LongString::from(name))
 }
 
 /// One connection for declarations and looks, opened when first needed and again when it broke.
@@ -113,6 +150,7 @@ pub(super) fn closure_of(error: &lapin::Error) -> Closure {
         ErrorKind::MissingHeartbeatError => {
             Closure::new(Kind::Disconnected, "the broker gave no sign of life")
         }
+        ErrorKind::ParsingError(_) => Closure::new(Kind::Unreadable, error.to_string()),
         ErrorKind::IOError(error) => Closure::new(Kind::Disconnected, error.to_string()),
         ErrorKind::InvalidChannel(_)
         | ErrorKind::InvalidChannelState(..)
@@ -122,7 +160,6 @@ pub(super) fn closure_of(error: &lapin::Error) -> Closure {
         ErrorKind::ChannelsLimitReached
         | ErrorKind::InvalidProtocolVersion(_)
         | ErrorKind::RuntimeShutdownError(_)
-        | ErrorKind::ParsingError(_)
         | ErrorKind::SerialisationError(_)
         | ErrorKind::AuthProviderError(_)
         | ErrorKind::FutureCompleted

@@ -25,6 +25,7 @@ use mamparo_core::time::WallTime;
 use mamparo_store::failed::UNDO_WINDOW;
 
 use super::connection::{closure_of, failed};
+use super::mend::Mending;
 use super::topology::table;
 use super::{RabbitMqBroker, convert, unknown};
 use crate::broker::{Broker, Confirm, Filter, Stored};
@@ -57,6 +58,8 @@ const ARCHIVE_MAX: u32 = 100_000;
 pub struct RabbitMqLetters {
     broker: RabbitMqBroker,
     connection: Connection,
+    /// The connection's relay: among dead letters lies what no other connection can read.
+    _mending: Mending,
     channel: Channel,
     /// `None` for an archive that nothing was ever put into.
     consumer: Option<Consumer>,
@@ -100,7 +103,7 @@ impl RabbitMqLetters {
     ) -> Result<Self, Closure> {
         let total = ready.unwrap_or(0);
         let connector = &broker.inner.connector;
-        let connection = connector.open(&format!("letters of {queue}")).await?;
+        let (connection, mending) = connector.open_mended(&format!("letters of {queue}")).await?;
         let channel = connector.within(connection.create_channel()).await?;
         connector.within(channel.basic_qos(HELD_MAX, BasicQosOptions::default())).await?;
         let mut consumer = None;
@@ -117,6 +120,7 @@ impl RabbitMqLetters {
         Ok(Self {
             broker: broker.clone(),
             connection,
+            _mending: mending,
             channel,
             consumer,
             queue: queue.to_owned(),

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::connection::{Connector, closure_of};
 use super::convert;
+use super::mend::Mending;
 use crate::broker::{Delivery, Receipt, Settled, Subscription};
 use crate::{MessagingError, observe};
 
@@ -58,6 +59,8 @@ struct Inner {
     tag: String,
     connector: Connector,
     connection: Connection,
+    /// The connection's relay, if it has one.
+    _mending: Option<Mending>,
     channel: Channel,
     state: Mutex<State>,
     /// Something to take, or the end.
@@ -88,7 +91,7 @@ impl RabbitMqSubscription {
         queue: &str,
         prefetch: u32,
     ) -> Result<Self, Closure> {
-        let connection = connector.open(&format!("consumer of {queue}")).await?;
+        let (connection, mending) = connector.open_consumer(queue).await?;
         let channel = connector.within(connection.create_channel()).await?;
         // 0 would mean without limit.
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX).max(1);
@@ -106,6 +109,7 @@ impl RabbitMqSubscription {
             tag,
             connector: connector.clone(),
             connection,
+            _mending: mending,
             channel,
             state: Mutex::default(),
             arrived: Notify::new(),
@@ -227,6 +231,7 @@ impl Inner {
 
     async fn end(&self, closure: Closure) {
         observe::subscription_ended(&self.queue, &closure);
+        self.connector.learn(&self.queue, &closure);
         self.mark(closure);
         // After a cancel the channel lives and holds what was in hand: let it go at once.
         if self.connection.status().connected() {
