@@ -8,6 +8,10 @@
 //! | `MAMPARO_STORE` | `service.store` | what the file says |
 //! | `MAMPARO_BROKER` | `service.broker` | what the file says |
 //!
+//! RabbitMQ's client library (`lapin`) logs every channel and connection that ends as an error, also what is
+//! handled a moment later. mamparo says the same in its own words, once, with what it means. So the
+//! library is left out of every filter that does not name it; `info,lapin=warn` lets it speak.
+//!
 //! An empty variable counts as not set. A wrong one is a mistake like one in the file, and is
 //! reported together with those.
 
@@ -16,6 +20,14 @@ use std::net::SocketAddr;
 
 use mamparo_topology::{Located, PolicyFile, Problem, Problems, check_broker, check_store};
 use tracing_subscriber::EnvFilter;
+
+/// The default log filter.
+const LOG: &str = "info";
+
+/// The filter, without the client library of RabbitMQ unless it names that.
+fn without_client(filter: &str) -> String {
+    if filter.contains("lapin") { filter.to_owned() } else { format!("{filter},lapin=off") }
+}
 
 /// The name that stands for a file in problems of the environment.
 const FILE: &str = "environment";
@@ -33,7 +45,7 @@ pub enum LogFormat {
 /// What the environment says, read once at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// The log filter. Default `info`.
+    /// The log filter. Default `info,lapin=off`; a filter that does not name `lapin` gets `,lapin=off` too.
     pub log: String,
     /// How log lines look. Default pretty.
     pub log_format: LogFormat,
@@ -48,7 +60,7 @@ pub struct Environment {
 impl Default for Environment {
     fn default() -> Self {
         Self {
-            log: "info".to_owned(),
+            log: without_client(LOG),
             log_format: LogFormat::Pretty,
             listen: None,
             store: None,
@@ -98,7 +110,7 @@ impl Environment {
         };
         if let Some(log) = log {
             match EnvFilter::try_new(&log) {
-                Ok(_) => found.log = log,
+                Ok(_) => found.log = without_client(&log),
                 Err(error) => wrong("MAMPARO_LOG", &error.to_string(), None),
             }
         }
@@ -169,13 +181,28 @@ mod tests {
             ("MAMPARO_STORE", "sqlite:other.db"),
         ])
         .unwrap();
-        assert_eq!((environment.log.as_str(), environment.log_format), ("debug", LogFormat::Json));
+        let said = (environment.log.as_str(), environment.log_format);
+        assert_eq!(said, ("debug,lapin=off", LogFormat::Json));
         let file = "[service]\nname = \"a\"\nowner = \"b\"\nbroker = \"sqlite:broker.db\"\n";
         let mut policy = mamparo_topology::parse("a.toml", file).unwrap();
         environment.apply(&mut policy);
         assert_eq!(policy.service.listen.to_string(), "0.0.0.0:9000");
         assert_eq!(policy.service.store.unwrap().value, "sqlite:other.db");
         assert_eq!(policy.service.broker.unwrap().value, "sqlite:broker.db");
+    }
+
+    #[test]
+    fn the_client_library_of_rabbitmq_speaks_only_when_it_is_asked() {
+        for (given, log) in [
+            (None, "info,lapin=off"),
+            (Some("warn"), "warn,lapin=off"),
+            (Some("info,mamparo_call=debug"), "info,mamparo_call=debug,lapin=off"),
+            (Some("info,lapin=warn"), "info,lapin=warn"),
+        ] {
+            let pairs: Vec<_> = given.into_iter().map(|given| ("MAMPARO_LOG", given)).collect();
+            assert_eq!(lookup(&pairs).unwrap().log, log);
+            assert!(EnvFilter::try_new(log).is_ok(), "{log}");
+        }
     }
 
     #[test]
