@@ -109,6 +109,9 @@ pub const SHUTDOWN_MAX: Duration = Duration::from_secs(30);
 /// Most rows that one cycle of a relay, watchdog or reconciliation takes at a time.
 pub const BATCH_MAX: u32 = 100;
 
+/// Most rows that housekeeping deletes in one statement: some ten milliseconds of locks.
+pub const FORGET_MAX: u32 = 1_000;
+
 /// Most outbox rows that one relay has at the broker. RabbitMQ's confirms come in groups, and more
 /// than this no longer makes them come faster.
 pub const RELAY_FLIGHTS_MAX: u32 = 1_000;

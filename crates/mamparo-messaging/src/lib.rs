@@ -12,6 +12,7 @@ pub mod dlq;
 pub mod embedded;
 pub mod error;
 pub mod handler;
+pub mod housekeeper;
 pub mod letters;
 pub mod message;
 mod observe;
@@ -28,6 +29,7 @@ pub use consumer::{Consumer, ConsumerHandle, ConsumerHealth, ConsumerOptions, Su
 pub use embedded::{EmbeddedBroker, EmbeddedOptions};
 pub use error::MessagingError;
 pub use handler::{Handler, PlainHandler, answer_of};
+pub use housekeeper::Housekeeper;
 pub use mamparo_core::message::delivery::Answer;
 pub use mamparo_core::message::topology::QueuePolicy;
 pub use message::{Message, event};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mamparo_core::message::capabilities::Capabilities;
 use mamparo_core::message::closure::Closure;
 use mamparo_core::message::headers;
+use mamparo_core::message::housekeeping::Matter;
 use mamparo_core::message::intake::Phase;
 use mamparo_core::message::relay::{Alarm, Published};
 use mamparo_core::message::topology::alarm::Returned;
@@ -17,7 +18,7 @@ use crate::error::chain;
 use crate::{Message, MessagingError};
 
 /// Every metric of this crate: name, labels, meaning. Dashboards and alerts are made from it.
-pub const METRICS: [(&str, &[&str], &str); 31] = [
+pub const METRICS: [(&str, &[&str], &str); 33] = [
     (
         "mamparo_messages_total",
         &["queue", "outcome"],
@@ -89,6 +90,8 @@ pub const METRICS: [(&str, &[&str], &str); 31] = [
     ("mamparo_failed_groups", &["queue"], "different failures among them, counted up to 100"),
     ("mamparo_swept_total", &["queue"], "dead letters that came from the broker to the store"),
     ("mamparo_sweeper_left", &["queue"], "dead letters that the broker still holds"),
+    ("mamparo_forgotten_total", &["table"], "rows that had served, deleted by housekeeping"),
+    ("mamparo_housekeeping_failures_total", &["table"], "batches of housekeeping that failed"),
 ];
 
 /// What a message's handling and the calls that it makes are logged under; at the level of errors,
@@ -408,6 +411,21 @@ pub(crate) fn unwritable(queue: &str, letters: u64, id: &str, error: &StoreError
         error,
         "dead letters can't be stored, the broker keeps them"
     );
+}
+
+/// Housekeeping deleted so many rows, or could not.
+pub(crate) fn forgotten(matter: Matter, forgotten: &Result<u64, StoreError>) {
+    let table = matter.as_str();
+    let (rows, failures) = match forgotten {
+        Ok(rows) => (*rows, 0),
+        Err(error) => {
+            tracing::warn!(table, error = chain(error), "housekeeping failed, tries again");
+            (0, 1)
+        }
+    };
+    metrics::counter!("mamparo_forgotten_total", "table" => table).increment(rows);
+    // Also when it is none: an alert needs the zero before the one.
+    metrics::counter!("mamparo_housekeeping_failures_total", "table" => table).increment(failures);
 }
 
 /// What waits for a person.

@@ -11,7 +11,8 @@ use common::{QUEUE, Running, Script, Shop, Step, done, order, policy, shop, spaw
 use mamparo_call::clock;
 use mamparo_core::message::topology::WaitingRoom;
 use mamparo_messaging::{
-    Answer, Broker as _, METRICS, QueuePolicy, Relay, RelayOptions, dlq, event,
+    Answer, Broker as _, Housekeeper, METRICS, QueuePolicy, Relay, RelayOptions, dlq, event,
+    housekeeper,
 };
 use mamparo_store::outbox;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -35,6 +36,17 @@ async fn parks(shop: &Shop, script: &Script) -> Running {
     let running = shop.consume(policy, script);
     running.handle.wait_for(|health| health.subscribed).await;
     running
+}
+
+/// One round of housekeeping.
+async fn keep_house(shop: &Shop, prometheus: &PrometheusHandle) {
+    let (kept, policy) = (CancellationToken::new(), housekeeper::Policy::default());
+    let counted = async {
+        let last = "housekeeping_failures_total{table=\"retries\"} 0";
+        until("a round is over", async || prometheus.render().contains(last)).await;
+        kept.cancel();
+    };
+    tokio::join!(Housekeeper::new(&shop.store, policy).run(kept.clone()), counted);
 }
 
 /// One is discarded by hand, and a stray is swept in.
@@ -97,6 +109,7 @@ async fn every_metric_is_listed_and_every_listed_one_is_real() {
     until("one dead", async || shop.depth(".dlq").await == 1).await;
     shop.settled().await;
     clear_dead_letters(&shop, &prometheus).await;
+    keep_house(&shop, &prometheus).await;
     shop.meddle("DELETE FROM mamparo_queues WHERE name = 'orders.saga'").await;
     until("lost", async || prometheus.render().contains("mamparo_consumer_reconnects_total")).await;
     shop.store.close().await;

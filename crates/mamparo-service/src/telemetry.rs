@@ -124,6 +124,8 @@ pub static METRICS: &[Metric] = &[
     gauge("mamparo_failed_groups", "Different failures among the failed messages, up to 100"),
     counter("mamparo_swept_total", "Dead letters that came from the broker to the store"),
     gauge("mamparo_sweeper_left", "Dead letters that the broker still holds"),
+    counter("mamparo_forgotten_total", "Rows that had served, deleted by housekeeping"),
+    counter("mamparo_housekeeping_failures_total", "Batches of housekeeping that failed"),
     gauge("mamparo_ready", "1 when the service is ready"),
     histogram("mamparo_shutdown_step_seconds", "Time of each step of the shutdown"),
     counter("mamparo_tasks_lost_total", "Tasks that panicked or ended unasked"),

@@ -6,6 +6,7 @@ pub mod closure;
 pub mod delivery;
 pub mod failed;
 pub mod headers;
+pub mod housekeeping;
 pub mod idempotency;
 pub mod intake;
 pub mod ledger;
