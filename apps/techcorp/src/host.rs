@@ -7,17 +7,17 @@ use std::time::Duration;
 use axum::Router;
 use mamparo::call::{BuildError, Dependency, clock};
 use mamparo::core::backoff::Backoff;
-use mamparo::core::limits;
+use mamparo::core::message::intake::Phase;
 use mamparo::core::message::topology::WaitingRoom;
 use mamparo::http::health::{Check as HealthCheck, Readiness as HealthReadiness};
 use mamparo::http::server::RateLimit;
 use mamparo::http::{HttpClient, HttpError, ServerOptions, health, serve, standard};
 use mamparo::messaging::{
-    AnyBroker, Broker, Consumer, ConsumerOptions, Handler, MessagingError, QueuePolicy, Relay,
-    RelayOptions, Sweeper, SweeperOptions,
+    AnyBroker, Broker, Consumer, ConsumerHealth, ConsumerOptions, Handler, Housekeeper,
+    MessagingError, QueuePolicy, Relay, RelayOptions, Sweeper, SweeperOptions, housekeeper,
 };
-use mamparo::service::{CancellationToken, Role, Service, Stage, Step, Telemetry};
-use mamparo::store::{Store, StoreError, idempotency, inbox};
+use mamparo::service::{CancellationToken, Check, Role, Service, Stage, Step, Telemetry};
+use mamparo::store::{Store, StoreError};
 use mamparo::topology::{DependencySection, PolicyFile};
 use tokio::net::TcpListener;
 
@@ -30,10 +30,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 const PROBE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
 /// How long a dead relay's rows stay claimed.
 const RELAY_LEASE: Duration = Duration::from_secs(10);
-
-/// How often rows that have served are forgotten, and for how long they are kept: longer than any
-/// broker keeps a message, and a day longer than any answer is replayed.
-const CLEAN: (Duration, Duration) = (Duration::from_secs(3_600), Duration::from_secs(7 * 86_400));
 
 /// Why a service did not start.
 #[derive(Debug, thiserror::Error)]
@@ -136,10 +132,9 @@ impl Host {
             let probe = || async { probed.ping().await.map_err(|error| chain(&error)) };
             check.keep(PROBE.0, PROBE.1, probe, stop).await;
         });
-        let cleaned = store.background();
-        self.job("housekeeping", move || {
-            let store = cleaned.clone();
-            async move { housekeep(&store).await }
+        let housekeeper = Housekeeper::new(&store, housekeeper::Policy::default());
+        self.service.tasks().spawn_essential(Role::Worker, "housekeeping", |stop| async move {
+            housekeeper.run(stop).await;
         });
         let closed = store.clone();
         self.service.on_stop(Step::ClosePools, "database", || async move { closed.close().await });
@@ -159,7 +154,8 @@ impl Host {
         Ok(broker)
     }
 
-    /// Consumes the queue `name` with `handler`. The service is ready only while it is subscribed.
+    /// Consumes the queue `name` with `handler`. The service is ready only while it is subscribed; that
+    /// it pauses, and what for, stands beside.
     ///
     /// # Errors
     /// When the file has no such queue, or the broker refuses it.
@@ -189,16 +185,12 @@ impl Host {
         });
         tasks.spawn_essential(Role::Worker, format!("{name} check"), |stop| async move {
             let watch = async {
-                let mut subscribed = false;
-                while handle.wait_for(|health| health.subscribed != subscribed).await {
-                    let health = handle.health();
-                    subscribed = health.subscribed;
-                    if subscribed {
-                        check.ready();
-                    } else {
-                        check.not_ready(health.error.unwrap_or_else(|| "not subscribed".into()));
-                    }
+                let mut shown = Standing::Unknown;
+                while handle.wait_for(|health| Standing::of(health) != shown).await {
+                    shown = Standing::of(&handle.health());
+                    shown.show(&check);
                 }
+                Standing::of(&handle.health()).show(&check);
                 stop.cancelled().await;
             };
             tokio::select! {
@@ -299,7 +291,7 @@ impl Host {
             let checks = report.checks.into_iter().map(|check| HealthCheck {
                 name: check.name,
                 ready: check.down.is_none(),
-                detail: check.down,
+                detail: check.down.or(check.note),
             });
             let checks = checks.collect();
             HealthReadiness {
@@ -311,19 +303,53 @@ impl Host {
     }
 }
 
+/// What `/health/ready` shows of a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    /// Nobody has looked.
+    Unknown,
+    /// It takes messages.
+    Flows,
+    /// It is subscribed and takes none, or one at a time: what it waits for.
+    Paused(String),
+    /// It has lost its broker or its store, or has ended.
+    Away(String),
+}
+
+impl Standing {
+    fn of(health: &ConsumerHealth) -> Self {
+        if health.stopped {
+            return Self::Away("the consumer has ended".to_owned());
+        }
+        if !health.subscribed {
+            let why = health.error.clone();
+            return Self::Away(why.unwrap_or_else(|| "not subscribed".to_owned()));
+        }
+        let word = match health.phase {
+            Phase::Flowing => return Self::Flows,
+            Phase::Paused => "paused",
+            Phase::Probing => "tries one message at a time",
+        };
+        let missing = health.missing.as_deref().unwrap_or("nothing can be handled now");
+        Self::Paused(format!("{word}: {missing}"))
+    }
+
+    /// A pause is no reason to send callers away: what is missing has a check of its own, or is somebody
+    /// else's trouble.
+    fn show(&self, check: &Check) {
+        match self {
+            Self::Unknown => {}
+            Self::Flows => check.ready(),
+            Self::Paused(why) => check.ready_but(why.as_str()),
+            Self::Away(why) => check.not_ready(why.as_str()),
+        }
+    }
+}
+
 fn client_of(section: &DependencySection, service: &str) -> Result<HttpClient, StartError> {
     let dependency = Dependency::from_plan(section.plan(service))?;
     let faults = section.faults.unwrap_or_default();
     Ok(HttpClient::with_faults(&section.url, dependency, faults)?)
-}
-
-/// Forgets inbox rows and idempotency keys that have served, a batch at a time. How long to pause.
-async fn housekeep<DB: ShopDb>(store: &Store<DB>) -> Result<Duration, HandlerError> {
-    let (before, batch) = (clock::wall().minus(CLEAN.1), limits::BATCH_MAX);
-    let applied = inbox::forget(store, before, batch).await?;
-    let answered = idempotency::forget(store, before, batch).await?;
-    let full = u64::from(batch);
-    Ok(if applied.max(answered) < full { CLEAN.0 } else { Duration::from_secs(1) })
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub struct Check {
     pub name: String,
     /// Can it do its work?
     pub ready: bool,
-    /// Why not, for people.
+    /// Why not, or what is not as it should be although it can, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -43,6 +43,8 @@ struct CheckState {
     name: String,
     /// Why it is down; `None` when it is up.
     down: Option<String>,
+    /// What is not as it should be although it is up.
+    note: Option<String>,
     since: Moment,
 }
 
@@ -64,6 +66,8 @@ pub struct CheckReport {
     pub name: String,
     /// Why it is down; `None` when it is up.
     pub down: Option<String>,
+    /// What is not as it should be although it is up: a consumer that pauses, say.
+    pub note: Option<String>,
     /// How long it has been so.
     pub lasted: Duration,
 }
@@ -91,7 +95,7 @@ impl Readiness {
         let known = state.checks.iter().position(|check| check.name == name);
         let index = known.unwrap_or_else(|| {
             let down = Some("not checked yet".to_owned());
-            state.checks.push(CheckState { name, down, since: clock::now() });
+            state.checks.push(CheckState { name, down, note: None, since: clock::now() });
             state.checks.len() - 1
         });
         self.shared.evaluate(&mut state);
@@ -107,6 +111,7 @@ impl Readiness {
         let checks = state.checks.iter().map(|check| CheckReport {
             name: check.name.clone(),
             down: check.down.clone(),
+            note: check.note.clone(),
             lasted: now.since(check.since),
         });
         Report { ready: standing.ready, stage: standing.stage, checks: checks.collect() }
@@ -170,12 +175,17 @@ pub struct Check {
 impl Check {
     /// It works.
     pub fn ready(&self) {
-        self.set(None);
+        self.set(None, None);
+    }
+
+    /// It works as far as callers are concerned, and `note` says what people should know.
+    pub fn ready_but(&self, note: impl Into<String>) {
+        self.set(None, Some(note.into()));
     }
 
     /// It doesn't work, because of `reason`.
     pub fn not_ready(&self, reason: impl Into<String>) {
-        self.set(Some(reason.into()));
+        self.set(Some(reason.into()), None);
     }
 
     /// Keeps the check up to date until `stop`: probes every `every` while it is up, and with
@@ -222,7 +232,7 @@ impl Check {
         }
     }
 
-    fn set(&self, down: Option<String>) {
+    fn set(&self, down: Option<String>, note: Option<String>) {
         let shared = &self.readiness.shared;
         let mut state = lock(&shared.state);
         let Some(check) = state.checks.get_mut(self.index) else { return };
@@ -231,7 +241,7 @@ impl Check {
             check.since = clock::now();
             observe::check(&shared.service, &check.name, down.as_deref());
         }
-        check.down = down;
+        (check.down, check.note) = (down, note);
         if turned {
             shared.evaluate(&mut state);
         }

@@ -315,3 +315,24 @@ async fn a_kept_check_probes_with_backoff_while_down_and_a_hanging_probe_is_down
     run.unwrap();
     assert!(answers.lock().unwrap().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_note_stands_beside_a_check_that_is_up_and_goes_with_its_next_word() {
+    let service = Service::new("orders");
+    let (readiness, check) = (service.readiness().clone(), service.readiness().check("queue"));
+    let said = || {
+        let report = readiness.report();
+        let check = report.checks.into_iter().next().expect("one is registered");
+        (report.ready, check.down, check.note)
+    };
+    let stop = async {
+        check.ready_but("paused: circuit open");
+        readiness.until(Stage::Ready).await;
+        assert_eq!(said(), (true, None, Some("paused: circuit open".to_owned())));
+        check.not_ready("gone");
+        assert_eq!(said(), (false, Some("gone".to_owned()), None));
+        check.ready();
+        assert_eq!(said(), (true, None, None));
+    };
+    service.run(stop).await.unwrap();
+}
