@@ -12,6 +12,7 @@ use mamparo_store::failed::{self, Failure};
 use mamparo_store::queue::QueueMessage;
 use mamparo_store::{Backend, PostgresStore, SqliteStore, Store, inbox};
 use mamparo_testkit::database::Database;
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 
 const DEAD: WallTime = WallTime::from_unix_millis(1_796_025_909_042);
@@ -43,6 +44,7 @@ struct Shop<DB: Backend> {
     queue: String,
     store_url: String,
     broker_url: String,
+    _leavings: Leavings,
 }
 
 impl<DB: Backend> Shop<DB> {
@@ -50,7 +52,8 @@ impl<DB: Backend> Shop<DB> {
         let broker = AnyBroker::open(&broker_url).await.unwrap();
         let queue = format!("failed.{}", uuid::Uuid::new_v4());
         broker.declare(&QueuePolicy::new(&queue, "team").bind("none.*")).await.unwrap();
-        let shop = Self { store, broker, queue, store_url, broker_url };
+        let _leavings = Leavings::on(&broker_url).queue(&queue);
+        let shop = Self { store, broker, queue, store_url, broker_url, _leavings };
         for (n, kind, error) in [
             (1, "order.created", "the catalog said 503 after 17 ms"),
             (2, "order.paid", "missing field `total`"),
@@ -238,6 +241,7 @@ async fn a_store_in_postgresql_is_acted_on_beside_rabbitmq() {
 async fn dead_letters_of_rabbitmq_are_listed_replayed_discarded_and_brought_back() {
     let broker = AnyBroker::open(&amqp_url()).await.unwrap();
     let queue = format!("failed.{}", uuid::Uuid::new_v4());
+    let _leavings = Leavings::on(&amqp_url()).queue(&queue);
     broker.declare(&QueuePolicy::new(&queue, "team").bind("none.*")).await.unwrap();
     for n in 1..=3 {
         let event = mamparo_store::outbox::Event::new("order.created", "o-1", b"{}".to_vec());

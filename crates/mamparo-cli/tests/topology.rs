@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 use serde_json::{Value, json};
 
@@ -18,18 +19,24 @@ struct Place {
     folder: tempfile::TempDir,
     broker: String,
     queue: String,
+    _leavings: Leavings,
 }
 
 impl Place {
     fn embedded() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = format!("sqlite:{}", folder.path().join("broker.db").display());
-        Self { folder, broker, queue: "orders.saga".to_owned() }
+        let _leavings = Leavings::on(&broker);
+        Self { folder, broker, queue: "orders.saga".to_owned(), _leavings }
     }
 
     fn rabbit() -> Self {
         let queue = format!("cli.{}", uuid::Uuid::new_v4().simple());
-        Self { folder: tempfile::tempdir().unwrap(), broker: amqp_url(), queue }
+        let folder = tempfile::tempdir().unwrap();
+        let made = ["", ".v2", ".retry.10s", ".retry.2m"].map(|suffix| format!("{queue}{suffix}"));
+        let leavings = Leavings::on(&amqp_url());
+        let _leavings = made.iter().fold(leavings, |all, queue| all.queue(queue));
+        Self { folder, broker: amqp_url(), queue, _leavings }
     }
 
     /// The policy file with these keys of the queue.

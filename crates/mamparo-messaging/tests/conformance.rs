@@ -12,6 +12,7 @@ use mamparo_messaging::broker::{Delivery, Settled, Subscription};
 use mamparo_messaging::{
     AnyBroker, Broker, Confirm, EmbeddedBroker, Message, MessagingError, QueuePolicy,
 };
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 
 /// One broker with a queue that nobody else uses.
@@ -19,17 +20,20 @@ struct Bench {
     broker: AnyBroker,
     policy: QueuePolicy,
     _folder: Option<tempfile::TempDir>,
+    _leavings: Option<Leavings>,
 }
 
 async fn embedded() -> Bench {
     let folder = tempfile::tempdir().unwrap();
     let broker = open_store(folder.path(), "broker.db").await;
     let broker = EmbeddedBroker::new(broker, options()).into();
-    Bench { broker, policy: policy(), _folder: Some(folder) }
+    Bench { broker, policy: policy(), _folder: Some(folder), _leavings: None }
 }
 
 async fn rabbitmq() -> Bench {
-    Bench { broker: AnyBroker::open(&amqp_url()).await.unwrap(), policy: policy(), _folder: None }
+    let (broker, policy) = (AnyBroker::open(&amqp_url()).await.unwrap(), policy());
+    let leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
+    Bench { broker, policy, _folder: None, _leavings: Some(leavings) }
 }
 
 fn policy() -> QueuePolicy {
@@ -243,6 +247,8 @@ async fn lesson_t01_a_dead_letter_reaches_its_own_queue_only(bench: Bench) {
         let bindings = bench.policy.bindings.clone();
         QueuePolicy { bindings, ..other }
     });
+    let leavings = Leavings::on(&amqp_url());
+    let _leavings = others.iter().fold(leavings, |all, other| all.queue(&other.queue));
     for other in &others {
         bench.broker.declare(other).await.unwrap();
     }
@@ -329,6 +335,23 @@ async fn a_dropped_publish_harms_no_other(bench: Bench) {
         until("no place in the window is lost", async || rabbit.in_flight() == 0).await;
     }
     bench.empty().await;
+}
+
+/// Where the broker came from outside, too, and when the test fails.
+#[tokio::test]
+async fn the_suite_leaves_nothing_on_rabbitmq() {
+    let bench = rabbitmq().await.declared().await;
+    let (broker, policy) = (bench.broker.clone(), bench.policy.clone());
+    bench.publish(&bench.message("o-1")).await;
+    let failed = common::spawn(async move {
+        let _subscription = bench.consume().await;
+        assert_eq!(bench.queue(), "", "a test that fails");
+    });
+    assert!(failed.await.unwrap_err().is_panic());
+    for queue in [policy.queue.clone(), policy.dlq(), policy.waits().remove(0).queue] {
+        let error = broker.depth(&queue).await.unwrap_err();
+        assert!(matches!(error, MessagingError::UnknownQueue { .. }), "{queue}: {error}");
+    }
 }
 
 /// Every case on every broker.

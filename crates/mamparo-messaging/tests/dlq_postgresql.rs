@@ -14,6 +14,7 @@ use mamparo_store::PostgresStore;
 use mamparo_store::failed::{self, Failure, Query, Status};
 use mamparo_store::queue::QueueMessage;
 use mamparo_testkit::database::Database;
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +28,7 @@ async fn a_thousand_are_chosen_by_type_and_put_back() {
     let store = PostgresStore::open(&database.url()).await.unwrap();
     let broker = RabbitMqBroker::connect(&amqp_url()).await.unwrap();
     let policy = QueuePolicy::new(format!("failed.{}", uuid::Uuid::new_v4()), "team");
+    let _leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
     broker.declare(&policy.clone().bind("none.*")).await.unwrap();
     let mut tx = store.begin().await.unwrap();
     for n in 0..2 * CHOSEN {

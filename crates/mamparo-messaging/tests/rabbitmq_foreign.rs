@@ -19,6 +19,7 @@ use mamparo_messaging::{
     Broker as _, Confirm, Consumer, Message, QueuePolicy, RabbitMqBroker, Sweeper, SweeperOptions,
 };
 use mamparo_store::failed::{self, Query};
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -82,6 +83,7 @@ async fn dead(broker: &RabbitMqBroker, policy: &QueuePolicy) -> Vec<Stored> {
 #[tokio::test]
 async fn the_client_library_ends_the_connection_over_it() {
     let (raw, policy) = (Raw::connect(&amqp_url()).await, amqp::policy());
+    let _leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
     raw.declare(&policy.queue, FieldTable::default()).await;
     foreign().await.publish("", &policy.queue, named("f-1", "order <mark>")).await;
     let consume = raw.channel.basic_consume(
@@ -92,7 +94,6 @@ async fn the_client_library_ends_the_connection_over_it() {
     );
     let error = within(consume.await.unwrap().next()).await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ParsingError(_)), "{error:?}");
-    Raw::connect(&amqp_url()).await.delete(&policy.queue).await;
 }
 
 #[tokio::test]
@@ -102,6 +103,7 @@ async fn it_is_dead_lettered_with_a_reason_and_everybody_else_goes_on() {
     store.apply("CREATE TABLE effects (id TEXT, kind TEXT)").await.unwrap();
     let broker = RabbitMqBroker::connect(&amqp_url()).await.unwrap();
     let policy = QueuePolicy { handler_timeout: Duration::from_secs(20), ..amqp::policy() };
+    let _leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
     broker.declare(&policy).await.unwrap();
     let ours = publish(&broker, &policy.queue).await;
 
@@ -133,7 +135,6 @@ async fn it_is_dead_lettered_with_a_reason_and_everybody_else_goes_on() {
         assert!(said(letter, headers::LAST_ERROR).contains("no UTF-8"), "{letter:?}");
     }
     assert!(script.seen().iter().all(|message| ours.contains(message)), "no handler saw them");
-    Raw::connect(&amqp_url()).await.clear(&policy).await;
 }
 
 #[tokio::test]
@@ -142,6 +143,7 @@ async fn among_dead_letters_it_is_seen_and_swept_like_any_other() {
     let store = open_store(folder.path(), "orders.db").await;
     let broker = RabbitMqBroker::connect(&amqp_url()).await.unwrap();
     let policy = amqp::policy();
+    let _leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
     broker.declare(&policy).await.unwrap();
     publish(&broker, &policy.dlq()).await;
     assert_eq!(dead(&broker, &policy).await.len(), 5);
@@ -149,5 +151,4 @@ async fn among_dead_letters_it_is_seen_and_swept_like_any_other() {
     let swept = sweeper.sweep(&policy.queue, policy.consumer()).await.unwrap();
     assert_eq!(swept, (5, 0));
     assert_eq!(failed::list(&store, &Query::default()).await.unwrap().len(), 5);
-    Raw::connect(&amqp_url()).await.clear(&policy).await;
 }

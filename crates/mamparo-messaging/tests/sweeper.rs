@@ -15,6 +15,7 @@ use mamparo_messaging::{
 use mamparo_store::failed::{self, Query, Status};
 use mamparo_store::{Backend, PostgresStore, Store};
 use mamparo_testkit::database::Database;
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +58,8 @@ async fn stored<DB: Backend>(store: &Store<DB>) -> Vec<String> {
 
 async fn is_brought_in<DB: Backend>(broker: AnyBroker, store: Store<DB>) {
     let policy = policy();
+    // The embedded broker goes with its folder.
+    let _leavings = Leavings::on(&amqp_url()).queue(&policy.queue);
     let all = dead(&broker, &policy, 250).await;
     let options = SweeperOptions { max: 150, ..SweeperOptions::default() };
     let sweeper = Sweeper::new(broker.clone(), &store, [&policy], options);

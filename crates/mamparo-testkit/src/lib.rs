@@ -4,4 +4,5 @@
 
 #[cfg(feature = "database")]
 pub mod database;
+pub mod leavings;
 pub mod servers;
