@@ -42,7 +42,7 @@ plays the demo on servers of its own, each service in its own process, `broker-d
 | `GET /v1/products?ids=a,b` | products and prices; with `Age` when the catalog answers from its cache; `Cache-Status` says what it did |
 | `GET /v1/customers/{id}` | a customer |
 | `POST /v1/reservations` with `Idempotency-Key` | 201, or 409 when goods are short |
-| `/health/live` · `/health/ready` · `/metrics` | on every service |
+| `/health/live` · `/health/ready` · `/metrics` | on every service; ready (200) also says in `detail` what a paused consumer waits for |
 
 Money is integer cents. Clients name themselves by `x-client-id`; put an authentication in front of the gateway
 before strangers reach it.

@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use mamparo::messaging::{Broker as _, QueuePolicy, RabbitMqBroker};
+use mamparo_testkit::leavings::Leavings;
 use mamparo_testkit::servers::amqp_url;
 use techcorp::shop::default_policy;
 
@@ -12,6 +13,7 @@ async fn lesson_t04_a_changed_delay_ends_the_start_with_the_difference_and_the_w
     // A version that no other shop of this run has, and no bindings: nothing comes to it.
     let version = 2 + std::process::id() % 998;
     let queue = QueuePolicy::new("notifications.orders", "team-notifications").versioned(version);
+    let _leavings = Leavings::on(&amqp_url()).queue(&queue.queue);
     let broker = RabbitMqBroker::connect(&amqp_url()).await.unwrap();
     broker.declare(&queue).await.unwrap();
     let dir = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use amqp::policy;
 use common::order;
+use mamparo_messaging::broker::Filter;
 use mamparo_messaging::{Broker as _, Confirm, RabbitMqBroker};
 use mamparo_testkit::servers::RabbitMq;
 
@@ -94,6 +95,9 @@ async fn publishes_over_tls_when_it_is_given_an_address() {
     broker.declare(&policy).await.unwrap();
     let message = order("order.created", "o-1");
     assert_eq!(broker.publish("", &policy.queue, &message).await, Confirm::Confirmed);
+    // Letters come by way of a relay of this process, and the broker's side of it is TLS.
+    let found = broker.browse(&policy.queue, &Filter::default()).await.unwrap();
+    assert_eq!(found.into_iter().map(|letter| letter.message).collect::<Vec<_>>(), [message]);
 }
 
 #[test]
