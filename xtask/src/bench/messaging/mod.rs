@@ -14,7 +14,7 @@ use goals::Outcome;
 use measured::Measured;
 
 /// Rounds of a run, and of a quick one.
-const ROUNDS: u32 = 7;
+const ROUNDS: u32 = 5;
 const ROUNDS_QUICK: u32 = 3;
 
 /// Measures the groups in `only` (all, when it is empty) and prints rows and goals. True when every
