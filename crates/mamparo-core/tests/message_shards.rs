@@ -1,6 +1,6 @@
 //! Shards of an outbox: stable numbers, fair shares, no shard in two hands.
 
-use mamparo_core::message::shards::{Plan, SHARDS, Shard, fair_share, plan, shard_of};
+use mamparo_core::message::shards::{Plan, SHARDS, Shard, fair_share, is_fair, plan, shard_of};
 use mamparo_core::time::WallTime;
 use proptest::prelude::*;
 
@@ -19,6 +19,18 @@ fn shards(owners: &[Option<&str>], lease_until: WallTime) -> Vec<Shard> {
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn who_has_its_share_and_no_more_has_nothing_to_decide() {
+    let held = |me: &str, alive: &[&str]| {
+        let fair: Vec<usize> = (0..=16).filter(|held| is_fair(me, *held, &names(alive))).collect();
+        fair
+    };
+    assert_eq!(held("a", &[]), [16], "alone");
+    assert_eq!(held("a", &["a", "b"]), [8]);
+    // Sixteen among three: the first by name has one more.
+    assert_eq!(["a", "b", "c"].map(|me| held(me, &["c", "a", "b"])), [[6], [5], [5]]);
 }
 
 /// Stored rows depend on these numbers.

@@ -35,7 +35,7 @@ pub struct RelayOptions {
     /// How long a dead relay's shards stay with it. Default 10 s, renewed at a third of it.
     pub lease: Duration,
     /// Longest time between two looks at the outbox while nothing proves that commits of other
-    /// processes are heard; five times as long while something does. Default 1 s.
+    /// processes are heard; ten times as long while something does. Default 1 s.
     pub poll: Duration,
     /// A line about each confirmed row is kept for this long. Default 24 h; zero keeps none. PostgreSQL
     /// forgets six hours at a time.

@@ -57,6 +57,23 @@ pub fn fair_share(place: usize, relays: usize) -> usize {
     shards / relays + usize::from(place < shards % relays)
 }
 
+/// Is `held` what relay `me` should have among those that are `alive`, no more and no less? Then a
+/// heartbeat that finds the same relays has nothing to decide.
+#[must_use]
+pub fn is_fair(me: &str, held: usize, alive: &[String]) -> bool {
+    let names = named(me, alive);
+    let place = names.iter().position(|name| *name == me).unwrap_or(0);
+    held == fair_share(place, names.len())
+}
+
+/// All relays by name, `me` among them.
+fn named<'n>(me: &'n str, alive: &'n [String]) -> Vec<&'n str> {
+    let mut names: Vec<&str> = alive.iter().map(String::as_str).chain([me]).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// Decides what relay `me` does, given all `shards` and the names of all relays that are `alive`
 /// (`me` counts as alive in any case).
 ///
@@ -64,9 +81,7 @@ pub fn fair_share(place: usize, relays: usize) -> usize {
 /// since, and only a new epoch tells the two tenures apart.
 #[must_use]
 pub fn plan(me: &str, shards: &[Shard], alive: &[String], now: WallTime) -> Plan {
-    let mut names: Vec<&str> = alive.iter().map(String::as_str).chain([me]).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names = named(me, alive);
     let place = names.iter().position(|name| *name == me).unwrap_or(0);
     let share = fair_share(place, names.len());
     let held = |shard: &&Shard| shard.owner.as_deref() == Some(me) && now < shard.lease_until;

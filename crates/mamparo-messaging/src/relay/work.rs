@@ -27,7 +27,7 @@ use super::{RelayOptions, RelaySummary, answered};
 use crate::{Broker, Confirm, Message, MessagingError, observe};
 
 /// How often the gauges are refreshed.
-const GAUGES: Duration = Duration::from_secs(10);
+const GAUGES: Duration = Duration::from_secs(15);
 
 /// How often history is forgotten, and rows are freed that wait behind nothing.
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_millis(5);
 const LOOK_GAP: Duration = Duration::from_millis(1);
 
 /// While the ears are proven, polls come so many times more seldom.
-const PROVEN_FACTOR: u32 = 5;
+const PROVEN_FACTOR: u32 = 10;
 
 /// Waits between tries when the store itself fails: base 100 ms, factor 2, cap 5 s.
 const STORE_BACKOFF: Backoff =
@@ -98,6 +98,8 @@ pub(super) struct Work<'w, B, DB: Backend> {
     signal: OutboxSignal,
     wakes: &'w Wakes,
     window: Window<Job>,
+    /// What the last heartbeat came back with.
+    tenure: Option<Tenure>,
     /// The database's; known from the first heartbeat on.
     clock: Option<Clock<DB>>,
     held: BTreeMap<u16, i64>,
@@ -148,6 +150,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
             clock: None,
             held: BTreeMap::new(),
             surplus: Vec::new(),
+            tenure: None,
             lease_ends: now,
             report: Report::default(),
             settled: Vec::new(),
@@ -250,8 +253,9 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let session = Arc::clone(&self.session);
         let op: Op<DB> = if now >= self.due.beat {
             let (lease, clock) = (self.options.lease, self.clock.clone());
+            let last = self.tenure.clone();
             Box::pin(async move {
-                let beat = heartbeat(&session, clock, lease);
+                let beat = heartbeat(&session, clock, lease, last);
                 let beat = answered(&session, "renew the relay's leases", beat).await;
                 Done::Beat { began: now, beat }
             })
@@ -572,7 +576,7 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         let lease = self.options.lease;
         self.lease_ends = began.plus(lease);
         // Whoever holds less than its share waits for others to give, and should not wait long.
-        let short = held.len() < usize::from(SHARDS) / tenure.relays.max(1);
+        let short = held.len() < usize::from(SHARDS) / tenure.relays.len().max(1);
         self.due.beat = began.plus(lease / if short { 10 } else { 3 });
         if !tenure.taken.is_empty() {
             self.due.look = Moment::ORIGIN;
@@ -581,7 +585,8 @@ impl<'w, B: Broker, DB: Backend> Work<'w, B, DB> {
         }
         observe::shards(held.len());
         self.wakes.alone.store(held.len() == usize::from(SHARDS), Ordering::Relaxed);
-        (self.held, self.surplus) = (held, tenure.surplus);
+        (self.held, self.surplus) = (held, tenure.surplus.clone());
+        self.tenure = Some(tenure);
     }
 }
 
@@ -602,11 +607,17 @@ async fn heartbeat<DB: Backend>(
     session: &RelaySession<DB>,
     clock: Option<Clock<DB>>,
     lease: Duration,
+    last: Option<Tenure>,
 ) -> Result<(Tenure, Clock<DB>), StoreError> {
     let clock = match clock {
         Some(clock) => clock,
         None => session.clock(clock::wall).await?,
     };
+    if let Some(last) = last
+        && session.renew(lease, &clock, &last).await?
+    {
+        return Ok((Tenure { taken: Vec::new(), ..last }, clock));
+    }
     let tenure = session.heartbeat(lease, &clock).await?;
     Ok((tenure, clock))
 }

@@ -40,6 +40,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// The longest wait between two looks for rows that another process parked or let go.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// The same while nothing waits at all, so that there is nothing to let go.
+const LOOK_WHEN_EMPTY: Duration = Duration::from_secs(10);
+
 /// Rows of [`mamparo_store::parked`]. The row commits before the original is acknowledged; a row that
 /// was handed out from here goes in the same transaction as its effects or its dead letter.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl<B: Broker, DB: Backend> Parked<B, DB> {
     pub(crate) async fn next_look(&self) -> Result<Duration, MessagingError> {
         let next = parked::next_due(&self.store, &self.consumer);
         let next = self.asked("look for parked messages", next).await?;
-        Ok(next.map_or(LOOK_EVERY, |due| due.since(self.now()).min(LOOK_EVERY)))
+        Ok(next.map_or(LOOK_WHEN_EMPTY, |due| due.since(self.now()).min(LOOK_EVERY)))
     }
 
     /// Keeps `rows` in hand.

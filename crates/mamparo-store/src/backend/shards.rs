@@ -7,7 +7,7 @@ use mamparo_core::time::WallTime;
 use sqlx::Result;
 
 use super::sealed;
-use crate::outbox::Held;
+use crate::outbox::{Held, Tenure};
 
 /// Shards of the outbox and the relays that share them.
 pub trait ShardRows: sqlx::Database + sealed::Sealed {
@@ -35,6 +35,18 @@ pub trait ShardRows: sqlx::Database + sealed::Sealed {
         plan: &Plan,
         until: WallTime,
     ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Renews what `owner` holds in one statement, if the relays are those of `tenure`, all of them alive,
+    /// and each of its shards is still held in the same tenure. `false` when anything else is the
+    /// case, or when there is no cheap way: nothing can be relied on then, and the shards are to be locked and
+    /// planned.
+    fn renew_shards(
+        conn: &mut Self::Connection,
+        owner: &str,
+        tenure: &Tenure,
+        until: WallTime,
+        now: WallTime,
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Ends the lease of shards that `owner` holds.
     fn give_shards(

@@ -34,8 +34,8 @@ pub struct Tenure {
     pub surplus: Vec<u16>,
     /// Of those, the ones that were taken just now.
     pub taken: Vec<u16>,
-    /// Relays that are alive, this one included.
-    pub relays: usize,
+    /// The owners' names of all relays that are alive, this one included, in their order.
+    pub relays: Vec<String>,
 }
 
 /// Names a row in a report.
@@ -135,7 +135,8 @@ impl<DB: Backend> RelaySession<DB> {
         let now = now.now();
         let until = now.plus(lease);
         DB::beat_relay(&mut tx, &self.owner, until, now).await.map_err(failed())?;
-        let alive = DB::alive_relays(&mut tx, now).await.map_err(failed())?;
+        let mut alive = DB::alive_relays(&mut tx, now).await.map_err(failed())?;
+        alive.sort_unstable();
         let plan = shards::plan(&self.owner, &shards, &alive, now);
         DB::lease_shards(&mut tx, &self.owner, &plan, until).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
@@ -147,7 +148,31 @@ impl<DB: Backend> RelaySession<DB> {
         let held = (0..SHARDS).filter(mine).map(|shard| Held { shard, epoch: epoch(shard) });
         let held = held.collect();
         let Plan { take, surplus, .. } = plan;
-        Ok(Tenure { held, surplus, taken: take, relays: alive.len().max(1) })
+        Ok(Tenure { held, surplus, taken: take, relays: alive })
+    }
+
+    /// The heartbeat of a relay for which nothing has changed since `tenure`: one statement where a
+    /// [`heartbeat`](Self::heartbeat) is a transaction of four. `false` when something may have changed, and a
+    /// heartbeat must find out what.
+    ///
+    /// `now` is read before any lock is waited for: such a wait makes the lease shorter, never longer.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn renew(
+        &self,
+        lease: Duration,
+        now: impl Now,
+        tenure: &Tenure,
+    ) -> Result<bool, StoreError> {
+        let Tenure { held, surplus, relays, .. } = tenure;
+        if !surplus.is_empty() || !shards::is_fair(&self.owner, held.len(), relays) {
+            return Ok(false);
+        }
+        let now = now.now();
+        let mut conn = self.writer("renew a relay's leases").await?;
+        let renewed = DB::renew_shards(&mut conn, &self.owner, tenure, now.plus(lease), now).await;
+        renewed.map_err(StoreError::during("renew a relay's leases"))
     }
 
     /// Gives shards back, so that another relay need not wait for the end of their lease.

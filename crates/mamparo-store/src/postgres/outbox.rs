@@ -435,8 +435,11 @@ impl OutboxRows for Postgres {
         Ok(PgEar(listener))
     }
 
+    /// Who notifies commits, and all of PostgreSQL's notifiers commit one after the other. The rows are on
+    /// the disk by now, and a notification that a crash swallows is one that polling makes up for: so it
+    /// does not wait for the disk, and the writers' commits do not wait for it.
     async fn announce(conn: &mut PgConnection, word: &str) -> Result<()> {
-        sqlx::query("SELECT pg_notify($1, $2)")
+        sqlx::query("SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)")
             .bind(CHANNEL)
             .bind(word)
             .execute(conn)

@@ -8,7 +8,7 @@ use sqlx::{Postgres, Result, Row};
 use super::numbers;
 use crate::backend::ShardRows;
 use crate::columns::{count_of, time_of};
-use crate::outbox::Held;
+use crate::outbox::{Held, Tenure};
 
 pub(super) const V1: &str = "
 CREATE TABLE mamparo_outbox_shards (
@@ -88,6 +88,47 @@ impl ShardRows for Postgres {
         .execute(conn)
         .await
         .map(drop)
+    }
+
+    /// Rows are locked in the order of [`lock_shards`](ShardRows::lock_shards), so that no two relays wait
+    /// for each other.
+    async fn renew_shards(
+        conn: &mut PgConnection,
+        owner: &str,
+        tenure: &Tenure,
+        until: WallTime,
+        now: WallTime,
+    ) -> Result<bool> {
+        let (shards, epochs): (Vec<i64>, Vec<i64>) =
+            tenure.held.iter().map(|held| (i64::from(held.shard), held.epoch)).unzip();
+        let renewed: i64 = sqlx::query_scalar(
+            "WITH known AS MATERIALIZED (
+                 SELECT coalesce(array_agg(owner ORDER BY owner COLLATE \"C\") = $6::text[]
+                     AND bool_and(alive_until > $3), false) AS same FROM mamparo_outbox_relays),
+             mine AS MATERIALIZED (
+                 SELECT shard, epoch FROM mamparo_outbox_shards
+                 WHERE owner = $1 AND lease_until > $3 AND (SELECT same FROM known)
+                 ORDER BY shard FOR NO KEY UPDATE),
+             renewed AS (
+                 UPDATE mamparo_outbox_shards AS row SET lease_until = $2
+                 FROM mine JOIN unnest($4::bigint[], $5::bigint[]) AS held (shard, epoch)
+                     USING (shard, epoch)
+                 WHERE row.shard = mine.shard AND row.epoch = mine.epoch
+                 RETURNING row.shard),
+             beat AS (
+                 UPDATE mamparo_outbox_relays SET alive_until = $2
+                 WHERE owner = $1 AND EXISTS (SELECT 1 FROM renewed))
+             SELECT count(*) FROM renewed",
+        )
+        .bind(owner)
+        .bind(until.unix_millis())
+        .bind(now.unix_millis())
+        .bind(shards)
+        .bind(epochs)
+        .bind(&tenure.relays)
+        .fetch_one(conn)
+        .await?;
+        Ok(usize::try_from(renewed) == Ok(tenure.held.len()))
     }
 
     async fn give_shards(conn: &mut PgConnection, owner: &str, shards: &[Held]) -> Result<()> {

@@ -17,7 +17,12 @@ async fn work(wakes: &Wakes) -> Work<'_, EmbeddedBroker, Sqlite> {
 
 fn tenure(held: &[u16], surplus: &[u16]) -> Tenure {
     let held = held.iter().map(|shard| Held { shard: *shard, epoch: 1 }).collect();
-    Tenure { held, surplus: surplus.to_vec(), taken: Vec::new(), relays: 2 }
+    Tenure {
+        held,
+        surplus: surplus.to_vec(),
+        taken: Vec::new(),
+        relays: vec!["a".to_owned(), "b".to_owned()],
+    }
 }
 
 fn row(row: i64, shard: u16) -> Claimed {
