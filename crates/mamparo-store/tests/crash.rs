@@ -130,12 +130,14 @@ async fn messages_c21_a_future_dropped_at_any_await_leaves_whole_rows<H: Home>()
     let home = H::empty();
     let store = home.store().await;
     store.apply("CREATE TABLE IF NOT EXISTS effects (id TEXT PRIMARY KEY)").await.unwrap();
-    let (mut crashed, mut finished) = (0, 0);
-    for polls in 0..1_000 {
-        if finished == 3 {
+    // An answer that is there before it is asked for is no await: on a quick server a run has few, and
+    // the awaits are gone through again until enough of them were one.
+    let (mut crashed, mut finished, mut polls) = (0, 0, 0);
+    for run in 0..1_000 {
+        if finished >= 3 && crashed > 5 {
             break;
         }
-        let id = polls.to_string();
+        let id = run.to_string();
         let work = async {
             let mut tx = store.begin().await.unwrap();
             for part in ["", "-2", "-3", "-4", "-5"] {
@@ -148,8 +150,12 @@ async fn messages_c21_a_future_dropped_at_any_await_leaves_whole_rows<H: Home>()
             store.commit(tx).await.unwrap();
         };
         let ended = dropped_after(polls, work).await;
+        polls += 1;
         match ended {
-            Some(()) => finished += 1,
+            Some(()) => {
+                finished += 1;
+                polls = if finished % 3 == 0 { 0 } else { polls };
+            }
             None => crashed += 1,
         }
         // A commit that was on its way may still land. Once the same row can be inserted, it has, or
@@ -162,10 +168,10 @@ async fn messages_c21_a_future_dropped_at_any_await_leaves_whole_rows<H: Home>()
         assert_eq!(
             inbox::contains(&store, "writer", &id).await.unwrap(),
             seen == Seen::Duplicate,
-            "dropped after {polls} polls"
+            "dropped at await {polls}"
         );
     }
-    assert!(crashed > 5 && finished == 3, "{crashed} crashed, {finished} finished");
+    assert!(crashed > 5 && finished >= 3, "{crashed} crashed, {finished} finished");
 }
 
 /// The same for the embedded broker's messages: they are in a queue, or were, but not in between.

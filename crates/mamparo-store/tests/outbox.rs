@@ -389,7 +389,7 @@ on_both! {
         let mut second = Relay::start(&other, at(1)).await;
         assert!(second.held.is_empty());
         let tenure = first.session.heartbeat(LEASE, at(2)).await.unwrap();
-        assert_eq!((tenure.relays, tenure.surplus.len()), (2, 8));
+        assert_eq!((tenure.relays.len(), tenure.surplus.len()), (2, 8));
         let surplus: Vec<Held> =
             tenure.surplus.iter().map(|shard| first.held[shard]).collect();
         first.session.give_back(&surplus).await.unwrap();

@@ -45,29 +45,29 @@ async fn a_heartbeat_without_news_is_one_statement_and_no_news_is_missed() {
     let lease = common::LEASE;
     let alone = a.heartbeat(lease, at(0)).await.unwrap();
     assert_eq!((alone.held.len(), &alone.relays), (16, &vec![a.owner().to_owned()]));
-    assert!(a.renew(lease, at(9_000), &alone).await.unwrap());
+    assert!(a.renew(lease, at(9), &alone).await.unwrap());
     // Renewed until 19 s: nothing is free for another one, who is seen from then on.
-    assert_eq!(b.heartbeat(lease, at(15_000)).await.unwrap().held, []);
-    assert!(!a.renew(lease, at(16_000), &alone).await.unwrap(), "somebody has come");
-    let crowded = a.heartbeat(lease, at(16_000)).await.unwrap();
-    assert!(!a.renew(lease, at(16_100), &crowded).await.unwrap(), "some of it is another's");
+    assert_eq!(b.heartbeat(lease, at(15)).await.unwrap().held, []);
+    assert!(!a.renew(lease, at(16), &alone).await.unwrap(), "somebody has come");
+    let crowded = a.heartbeat(lease, at(16)).await.unwrap();
+    assert!(!a.renew(lease, at(16), &crowded).await.unwrap(), "some of it is another's");
     let surplus = |shard: &u16| crowded.held.iter().find(|held| held.shard == *shard).copied();
     let surplus: Vec<_> = crowded.surplus.iter().filter_map(surplus).collect();
     a.give_back(&surplus).await.unwrap();
-    let half = a.heartbeat(lease, at(17_000)).await.unwrap();
+    let half = a.heartbeat(lease, at(17)).await.unwrap();
     assert!(half.held.len() == 8 && half.surplus.is_empty(), "{half:?}");
-    let other = b.heartbeat(lease, at(17_000)).await.unwrap();
-    assert!(a.renew(lease, at(20_000), &half).await.unwrap());
-    assert!(b.renew(lease, at(20_000), &other).await.unwrap());
-    assert!(a.renew(lease, at(29_000), &half).await.unwrap());
-    assert!(!a.renew(lease, at(30_000), &half).await.unwrap(), "the other one is dead");
-    let whole = a.heartbeat(lease, at(30_000)).await.unwrap();
+    let other = b.heartbeat(lease, at(17)).await.unwrap();
+    assert!(a.renew(lease, at(20), &half).await.unwrap());
+    assert!(b.renew(lease, at(20), &other).await.unwrap());
+    assert!(a.renew(lease, at(29), &half).await.unwrap());
+    assert!(!a.renew(lease, at(30), &half).await.unwrap(), "the other one is dead");
+    let whole = a.heartbeat(lease, at(30)).await.unwrap();
     assert_eq!(whole.held.len(), 16);
-    assert!(!b.renew(lease, at(31_000), &other).await.unwrap(), "its shards are another's");
-    assert!(!a.renew(lease, at(40_000), &whole).await.unwrap(), "its own time is over");
-    let again = a.heartbeat(lease, at(40_000)).await.unwrap();
-    assert!(!a.renew(lease, at(40_100), &whole).await.unwrap(), "an older tenure");
-    assert!(a.renew(lease, at(40_200), &again).await.unwrap());
+    assert!(!b.renew(lease, at(31), &other).await.unwrap(), "its shards are another's");
+    assert!(!a.renew(lease, at(40), &whole).await.unwrap(), "its own time is over");
+    let again = a.heartbeat(lease, at(40)).await.unwrap();
+    assert!(!a.renew(lease, at(41), &whole).await.unwrap(), "an older tenure");
+    assert!(a.renew(lease, at(42), &again).await.unwrap());
 }
 
 #[tokio::test]
