@@ -12,6 +12,7 @@
 
 pub mod backoff;
 pub mod call;
+mod hash;
 pub mod keyed;
 pub mod limits;
 pub mod message;

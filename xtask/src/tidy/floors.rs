@@ -9,7 +9,7 @@ const CORE: &str = "crates/mamparo-core/src/";
 /// The floors of core, lowest first. A module uses what is below it, and itself; the lowest floor is
 /// vocabulary whose words may use each other.
 const FLOORS: &[&[&str]] = &[
-    &["time", "rng", "limits", "table", "change", "sync"],
+    &["time", "rng", "limits", "table", "change", "sync", "hash"],
     &["outcome", "backoff", "keyed"],
     &["call"],
     &["message", "saga", "process"],

@@ -204,9 +204,7 @@ impl Faults {
 /// and in every version, which the hashers of std don't promise.
 #[must_use]
 pub fn key_hash(key: &[u8]) -> u64 {
-    key.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
-    })
+    crate::hash::fnv1a(key.iter().copied())
 }
 
 #[cfg(test)]

@@ -30,10 +30,7 @@ impl Group {
     pub fn of(reason: &str, error: &str) -> Self {
         let class = class(error);
         let bytes = reason.bytes().chain([0]).chain(class.bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        Self(hash)
+        Self(crate::hash::fnv1a(bytes))
     }
 }
 

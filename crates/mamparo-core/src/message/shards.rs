@@ -5,6 +5,7 @@
 //! only while it holds the epoch that it read under. Relays share the shards evenly: each looks at who
 //! is alive and takes or gives back on its own, without a leader.
 
+use crate::hash::fnv1a;
 use crate::time::WallTime;
 
 /// Number of shards of an outbox. Part of what is stored: changing it would move keys between shards.
@@ -18,9 +19,7 @@ pub const SHARDS: u16 = 16;
 #[must_use]
 pub fn shard_of(key: &str, id: &str) -> u16 {
     let text = if key.is_empty() { id } else { key };
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = fnv1a(text.bytes());
     ((hash ^ (hash >> 32)) % u64::from(SHARDS)) as u16
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::hash::fnv1a;
 
 /// Most steps of a graph.
 pub const STEPS_MAX: usize = 256;
@@ -251,11 +252,7 @@ impl Graph {
     /// Changes when anything changes that a running saga relies on. 16 hexadecimal digits of FNV-1a.
     #[must_use]
     pub fn hash(&self) -> String {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in self.canonical().bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        format!("{hash:016x}")
+        format!("{:016x}", fnv1a(self.canonical().bytes()))
     }
 
     /// What the log of a running saga refers to. How often something is tried may change under way.
